@@ -132,6 +132,13 @@ class BackendRequest:
         """Whether there is room for it, so that nobody else has to give way."""
         return True
 
+    def kept_apart(self) -> bool:
+        """Whether there is memory for a copy that outlives its request; until its `release`, where there is."""
+        return True
+
+    def release(self) -> None:
+        """Nothing of it is needed any more."""
+
     def check(self) -> None:
         """Raise Refused where it must not be sent any more: asked before each copy that has had to wait."""
 

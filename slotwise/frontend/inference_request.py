@@ -179,16 +179,20 @@ class InferenceRequest(BackendRequest):
 
     async def _read(self, receive: Receive) -> bytes:
         chunks: list[bytes] = []
-        size, more = 0, True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk, more = message.get("body", b""), message.get("more_body", False)
-            size += len(chunk)
-            self.refuse_if_large(size)
-            self.hold_bytes(size)
-            chunks.append(chunk)
+        size, more, memory = 0, True, self.gateway.body_memory
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                chunk, more = message.get("body", b""), message.get("more_body", False)
+                self.refuse_if_large(size + len(chunk))
+                memory.comes(self.sender, size, len(chunk))
+                size += len(chunk)
+                self.hold_bytes(size)
+                chunks.append(chunk)
+        finally:
+            memory.came(self.sender, size)
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def refuse_if_large(self, count: int) -> None:
@@ -213,6 +217,15 @@ class InferenceRequest(BackendRequest):
             yield
         finally:
             self.gateway.body_memory.give_back(count)
+
+    def kept_apart(self) -> bool:
+        """See BackendRequest."""
+        self.memory_bytes = 0  # they are those of the request that it is a copy of
+        try:
+            self.hold_bytes(len(self.body))
+        except Refused:
+            return False
+        return True
 
     def release(self) -> None:
         """Nothing of it is needed any more."""

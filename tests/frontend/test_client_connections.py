@@ -11,7 +11,8 @@ import pytest
 
 from slotwise.frontend.http import client_connections, http_protocol
 from slotwise.frontend.http.client_address import TrustedProxies
-from slotwise.frontend.http.request_head import HeadLimits, end_of_requests
+from slotwise.frontend.http.read_ahead import end_of_requests
+from slotwise.frontend.http.request_head import HeadLimits
 
 from .conftest import Front, MakeFront
 from .over_http import HEAD, Connect, answer, chunked, connecting, sized

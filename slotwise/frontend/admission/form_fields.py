@@ -14,7 +14,7 @@ from slotwise.worker.hosts.forms import MULTIPART, URL_ENCODED, is_url_form
 
 BINARY = "application/octet-stream"
 PART_HEAD_MAX_BYTES = 8192
-_PARAMETERS = re.compile(r'(?:[ \t]*;[ \t]*[\w-]+=(?:"[^"\\]*"|[^\s;,"]+))*[ \t]*;?[ \t]*', re.ASCII).fullmatch
+_PARAMETERS = re.compile(r'(?:[ \t]*+;[ \t]*+[\w-]++=(?:"[^"\\]*+"|[^\s;,"]++))*+[ \t]*+;?[ \t]*+', re.ASCII).fullmatch
 _BOUNDARY = re.compile(r'[;\s]boundary=("[^"]*"|[^\s;,"]+)', re.IGNORECASE).findall
 _BOUNDARY_TEXT = re.compile(r"[0-9A-Za-z'()+_,\-./:=? ]{0,69}[0-9A-Za-z'()+_,\-./:=?]").fullmatch  # RFC 2046
 _ENCODED = re.compile(
@@ -47,7 +47,7 @@ def _count_parts(parameters: str, body: bytes, most: int) -> None:
         raise Refused(400, "the form's content type has no boundary, or an unclear one")
     delimiter = b"--" + boundaries[0].encode("ascii")
     _limited(body.count(delimiter) - 1, most)  # the last one only ends the form
-    at = body.find(delimiter)
+    at, has_forms = body.find(delimiter), False
     while at >= 0:
         start = at + len(delimiter)
         head = body[start : start + PART_HEAD_MAX_BYTES]
@@ -57,8 +57,9 @@ def _count_parts(parameters: str, body: bytes, most: int) -> None:
             raise Refused(400, "a part of the form has a Content-Transfer-Encoding: only 7bit, 8bit and binary are taken")
         if end is None and len(head) == PART_HEAD_MAX_BYTES and not 0 <= at - start < PART_HEAD_MAX_BYTES:
             raise Refused(413, f"the head of a part of the form is over the limit of {PART_HEAD_MAX_BYTES} bytes")
-        if b"multipart/" in head[: end.start() if end else None].lower():  # a form within, whose boundary is its own
-            _limited(body.count(b"\n--") - 1, most)
+        has_forms = has_forms or b"multipart/" in head[: end.start() if end else None].lower()
+    if has_forms:  # within it, whose boundaries are their own
+        _limited(body.count(b"\n--") - 1, most)
 
 
 def _limited(count: int, most: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from slotwise.profiles import memory
 Receive = Callable[[], Awaitable[Any]]
 
 OWN_BYTES = 128 * 2**20  # of a gateway that has nothing to do, with gRPC
+SHARE = 3 / 4  # of the memory, for one sender's bodies while they come
 MOST_DERIVED_BYTES = 256 * 2**20  # what nobody asked to be more: a server may be in the same container
 
 
@@ -28,10 +30,26 @@ class ClientGone(Exception):
 
 
 class MemoryBudget:
-    """How many bytes all requests may take together (bodies, what reading them makes, records, answers), and take now."""
+    """How many bytes all requests may take together (bodies, what reading them makes, records, answers), and take now.
+
+    Bodies that have not come whole yet take as long as their client likes: one client's take no more than SHARE of it together.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes, self.now_bytes = max_bytes, 0
+        self._coming: Counter[str] = Counter()  # by sender
+
+    def comes(self, sender: str, before: int, count: int) -> None:
+        """`count` more bytes of a body have come, of which `before` had. Raises Refused (429) beyond its sender's share."""
+        if self._coming[sender] > before and self._coming[sender] + count > SHARE * self.max_bytes:
+            raise Refused(429, "too many large requests of one client at once", retry_after_s=1, close=True)
+        self._coming[sender] += count
+
+    def came(self, sender: str, count: int) -> None:
+        """A body of which so many bytes have come is whole, or will not be."""
+        self._coming[sender] -= count
+        if not self._coming[sender]:
+            del self._coming[sender]
 
     def take(self, count: int) -> None:
         """Take `count` more bytes. Raises Refused: 429 where all together would exceed the budget, 413 where these would."""

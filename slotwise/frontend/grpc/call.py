@@ -109,7 +109,8 @@ class Call:
         trailing = [("x-request-id", self.identity)]
         if retry_after_s:
             trailing.append(("retry-after", str(retry_after_s)))
-        await self._context.abort(code, message[:LONGEST_MESSAGE], tuple(trailing))
+        sent = message[:LONGEST_MESSAGE].encode("utf-8", "replace").decode()  # a handler's may have half of a surrogate pair
+        await self._context.abort(code, sent, tuple(trailing))
 
 
 def code_of(status: int) -> grpc.StatusCode:

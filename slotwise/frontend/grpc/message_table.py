@@ -21,6 +21,7 @@ from slotwise.frontend.protocols.records import MOST_PIECES, MOST_RECORDS, Proto
 FIELD = re.compile(r"(\w+)([*|]?) (\w+)(?:=(\d+))?")
 ENTRY = "Entry"  # how the names of messages end that a map is made of
 MOST_FIELDS = 4 * MOST_RECORDS  # of one message: each is an object in memory, which may be two bytes on the way
+LONGEST_TEXT = 4096  # bytes, of one that is looked for in a message which is not read yet
 FIXED = {1: 8, 5: 4}  # the bytes of a number by its wire type
 NUMBER = {FieldDescriptor.TYPE_DOUBLE: 8, FieldDescriptor.TYPE_FLOAT: 4}  # the bytes of one by its type; of others, from 1 on
 FIELD_BYTES, NUMBER_BYTES = 160, 16  # what each becomes, while its list grows
@@ -116,7 +117,7 @@ class _Parts:
 
 
 def text_field(data: bytes, number: int) -> str:
-    """The text in this field of a message, without a copy of the rest; "" where there is none, or the message is none."""
+    """The text in this field of a message, or its beginning, without a copy of the rest; "" where there is none."""
     at, text, view = 0, b"", memoryview(data)
     try:
         for _ in range(MOST_FIELDS):
@@ -126,7 +127,7 @@ def text_field(data: bytes, number: int) -> str:
             if tag & 7 == 2:
                 length, at = _varint(view, at)
                 if tag >> 3 == number:
-                    text = data[at : at + length]
+                    text = data[at : at + min(length, LONGEST_TEXT)]
                 at += length
             elif tag & 7 == 0:
                 _, at = _varint(view, at)

@@ -58,6 +58,7 @@ class DirectCycle(RequestResponseCycle):
     request: InferenceRequest | None = None
     observer: Observer | None = None
     status = bytes_out = 0  # of an answer that somebody observes
+    written = 0  # bytes of an answer that goes piece by piece
 
     def leave(self) -> None:
         """Its client has gone."""
@@ -131,6 +132,7 @@ class DirectCycle(RequestResponseCycle):
             self.entrance.took(self.scope, reply.status, self.began)  # type: ignore[arg-type]
         head = head_of(reply, self.default_headers)
         closes = _CLOSE in head
+        self.keep_alive &= not self.waiting_for_100_continue  # its body comes now, or never
         if not self.keep_alive and not closes:
             head += _CLOSE
         self.keep_alive &= not closes
@@ -209,4 +211,5 @@ class DirectEvents:
 
     def _put(self, data: bytes) -> None:
         if not self.cycle.disconnected:
+            self.cycle.written += len(data)
             self.cycle.transport.write(data)

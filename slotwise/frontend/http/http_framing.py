@@ -10,6 +10,7 @@ import re
 
 LINE_MAX_BYTES = 256  # of a chunk's size with its extensions
 TRAILERS_MAX_BYTES = 8192
+TOGETHER = 512  # chunks and lines between them that are read at once: everybody else waits meanwhile
 _CHUNK_SIZE = re.compile(rb"([0-9A-Fa-f]{1,8})(?:;[\t -~\x80-\xff]*)?").fullmatch
 _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*").fullmatch
 
@@ -47,9 +48,11 @@ class ChunkedBody:
         self._trailer_bytes = 0
 
     def take(self, received: bytearray, at: int, end: int) -> tuple[list[bytes], int]:
-        """The parts of the body in received[at:end], and where they end. Raises Malformed."""
+        """The parts of the body in received[at:end], as far as they are read at once, and where they end. Raises Malformed."""
         parts: list[bytes] = []
-        while at < end and not self.complete:
+        for _ in range(TOGETHER):
+            if at >= end or self.complete:
+                break
             if self._left:
                 stop = min(end, at + self._left)
                 parts.append(bytes(memoryview(received)[at:stop]))

@@ -13,17 +13,18 @@ from collections.abc import Coroutine
 from typing import Any
 
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http import request_head
 from slotwise.frontend.http.access import Entrance
+from slotwise.frontend.http.asgi_cycle import AsgiCycle, as_asgi
 from slotwise.frontend.http.client_connections import OpenConnections, Pace
 from slotwise.frontend.http.direct import DirectCycle, ObservedCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
+from slotwise.frontend.http.read_ahead import ReadAhead
 from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead
-from slotwise.frontend.inference_request import ABORT, Scope
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -42,7 +43,8 @@ class GatewayProtocol(HttpToolsProtocol):
         self._cycle = DirectCycle if self.observer is None else ObservedCycle
         self.peer, self.asked, self._certified = "", 0, False
         self._since = self.loop.time()  # the loop's time from which on a first byte is waited for, or the rest of a head
-        self._ahead = bytearray()  # has come, and cannot be taken apart yet
+        self._ahead = ReadAhead()
+        self._goes_on = False  # with what has come, after others had their turn
         self._body: Body | None = None  # of the request that is being read
         self._body_bytes = 0  # of it that have come
         self._body_pace: Pace | None = None
@@ -74,7 +76,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def _head_begun(self) -> bool:
-        return bool(self._ahead) or self._blank_line
+        return bool(self._ahead.data) or self._blank_line
 
     def received(self, data: bytearray, end: int) -> None:
         """Take data[:end] apart, as far as that can be done now."""
@@ -82,33 +84,43 @@ class GatewayProtocol(HttpToolsProtocol):
             return
         if self.idle_since is not None and not self._head_begun:
             self._since = self.loop.time()
-        if self._ahead:
-            self._ahead += memoryview(data)[:end]
-            self._go_on()
+        if self._ahead.data:
+            self._ahead.data += memoryview(data)[:end]
+            if not self._goes_on:
+                self._go_on()
         else:
             taken = self._taken(data, end)
             if taken < end:
-                self._ahead += memoryview(data)[taken:end]
+                self._ahead.data += memoryview(data)[taken:end]
             self._hold_back()
 
     def _go_on(self) -> None:
         """Take apart what has come before."""
-        data, self._ahead = self._ahead, bytearray()
-        taken = self._taken(data, len(data))
-        self._ahead = data[taken:] if taken else data
+        data, self._ahead.data = self._ahead.data, bytearray()
+        self._ahead.swap(data, self._taken(data, len(data)))
         self._hold_back()
+
+    def _go_on_later(self) -> None:
+        """Let others have their turn: what has come is more than is read at once."""
+        if not self._goes_on:
+            self._goes_on = True
+            self.flow.pause_reading()
+            self.loop.call_soon(self._after_others)
+
+    def _after_others(self) -> None:
+        self._goes_on = False
+        if not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._go_on()
 
     def _hold_back(self) -> None:
         """Stop reading where a request, or what comes behind it, has enough to do."""
-        cycle = self.cycle
-        if self._answering and (len(self._ahead) > AHEAD_BYTES or (cycle.more_body and len(cycle.body) > HIGH_WATER_LIMIT)):
+        if not self._answering:
+            return
+        if len(self._ahead.data) > AHEAD_BYTES or (self.cycle.more_body and len(self.cycle.body) > HIGH_WATER_LIMIT):
             self.flow.pause_reading()
-        most = self.limits.max_pipelined
-        if self._answering and self._ahead.count(END_OF_HEAD) > most:  # which may stand in a body, too
-            end = request_head.end_of_requests(self._ahead, most)
-            if end is not None:
-                del self._ahead[end:]
-                self._too_many = True
+        if self._body is None and self._ahead.cut(self.limits.max_pipelined):
+            self._too_many = True
 
     def _taken(self, data: bytearray, end: int) -> int:
         """Take data[:end] apart until a request has to be answered, or the rest of one has to come; returns where that is."""
@@ -117,6 +129,9 @@ class GatewayProtocol(HttpToolsProtocol):
             while at < end and not self._refused:
                 if self._body is not None:
                     at = self._take_body(self._body, data, at, end)
+                    if at < end and self._body is not None:
+                        self._go_on_later()
+                        break
                 elif self._answering:
                     break
                 else:
@@ -186,25 +201,11 @@ class GatewayProtocol(HttpToolsProtocol):
             "on_response": self.on_response_complete,
         }
         if names is None:
-            self.cycle = RequestResponseCycle(scope=self._scope(head), **about)  # type: ignore[arg-type]
+            self.cycle = AsgiCycle(scope=as_asgi(self, head, self._certified), **about)  # type: ignore[arg-type]
             self._run(self.cycle.run_asgi(self.app))
         else:
             self.cycle = cycle = self._cycle(scope=what_is_read(head, self.client, self._certified, names), **about)  # type: ignore[arg-type]
             self._run(cycle.run(self.app))
-
-    def _scope(self, head: RequestHead) -> Scope:
-        """A request as ASGI has it."""
-        return {
-            **what_is_read(head, self.client, self._certified, {}),
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
-            "http_version": head.version,
-            "server": self.server,
-            "scheme": self.scheme,
-            "root_path": "",
-            "headers": list(head.headers),
-            "state": self.app_state.copy(),
-            ABORT: self.transport.abort,  # the answer begins later
-        }
 
     def _run(self, answering: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(answering)
@@ -218,7 +219,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.transport.is_closing():
             return
-        if self._ahead:
+        if self._ahead.data:
             self._go_on()
         elif self._too_many:
             most = self.limits.max_pipelined
@@ -228,8 +229,9 @@ class GatewayProtocol(HttpToolsProtocol):
         """End the connection where its client takes too long for what it has to do."""
         not_taken = self.transport.get_write_buffer_size()
         if not_taken:
-            self._answer_pace = self._answer_pace or Pace(now, -not_taken)
-            if self._answer_pace.too_slow(now, -not_taken, self.limits):
+            taken = (self.cycle.written if self.cycle else 0) - not_taken  # type: ignore[attr-defined]
+            self._answer_pace = self._answer_pace or Pace(now, taken)
+            if self._answer_pace.too_slow(now, taken, self.limits):
                 self.transport.abort()
         elif not self._refused and not self.transport.is_closing():
             self._answer_pace = None
@@ -259,7 +261,7 @@ class GatewayProtocol(HttpToolsProtocol):
         if isinstance(self.cycle, DirectCycle):
             self.cycle.leave()
         self.open.discard(self)
-        self._ahead = bytearray()
+        self._ahead = ReadAhead()
 
     def _refuse(self, refused: Refused, why: str = "") -> None:
         """Answer what cannot be read, unless it is answered already, and end the connection."""

@@ -22,7 +22,7 @@ END_OF_HEAD = b"\r\n\r\n"
 KEPT_BYTES, KEPT = 2048, 256  # clients send the same head again and again: so many that are not longer are not read twice
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
 _HOST = re.compile(rb"[!-~]*").fullmatch
-_FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z\-]+ (?:/|https?://[!-.0-~]+/?)[!-\"$-~]* HTTP/1\.[01]\r\n").match
+_FIRST_LINE = re.compile(rb"(?!CONNECT )[A-Z\-]+ (?:/|https?://[!-.0-~]++/?)[!-\"$-~]*+ HTTP/1\.[01]\r\n").match
 
 
 @dataclass(frozen=True)
@@ -152,21 +152,3 @@ def _body(version: str, headers: RawHeaders) -> Callable[[], Body]:
     if version == "1.0" or len(encodings) > 1 or encodings[0].lower() != b"chunked":
         raise Malformed("the only Transfer-Encoding is chunked")
     return ChunkedBody
-
-
-def end_of_requests(data: bytearray, most: int) -> int | None:
-    """Where the first `most` requests in data end; None where no more than these have begun, or they cannot be read."""
-    at = 0
-    try:
-        for _ in range(most):
-            head_end = data.find(END_OF_HEAD, at)
-            if head_end < 0:
-                return None
-            start, at = at, head_end + len(END_OF_HEAD)
-            body = read_head(bytes(memoryview(data)[start:at])).body()
-            _, at = body.take(data, at, len(data))
-            if not body.complete:
-                return None
-    except Malformed:
-        return None  # which is answered in its turn
-    return at if len(data) - at > len(b"\r\n") else None

@@ -27,7 +27,8 @@ def _shown(part: str, known: Container[str]) -> str:
         return part
     for verb in VERBS:
         if part.endswith(verb):
-            return _shown(part.removesuffix(verb), known) + verb
+            name = part.removesuffix(verb)
+            return (name if WORD(name) or name in known else "*") + verb
     return "*"
 
 

@@ -58,9 +58,13 @@ class Generate(Forward):
     async def worded(self, request: InferenceRequest, reply: ClientReply) -> ClientReply:
         """The reply as Triton gives it."""
         work, size = self.gateway.large_work, len(reply.body)
-        async with work.turn(size):
-            with request.borrowed(REPLY_COPIES * size):
-                status, body = await work.run(size, _reply, request, reply)
+        try:
+            async with work.turn(size):
+                with request.borrowed(REPLY_COPIES * size):
+                    status, body = await work.run(size, _reply, request, reply)
+        except Refused as refused:
+            reply = replies.refusal(refused, request.identity)
+            status, body = _reply(request, reply)
         kept = [header for header in reply.headers if header[0] not in (b"content-type", b"content-length")]
         return ClientReply(status, [*kept, replies.JSON_TYPE, (b"content-length", b"%d" % len(body))], body)
 

@@ -114,7 +114,7 @@ class LoadedModels:
         except Refused as refused:
             raise HTTPException(refused.status, refused.message) from None
         except (SlotwiseError, OSError) as error:
-            log.warning("%s cannot be loaded: %s", name, error)
+            log.warning("%s cannot be loaded: %r", name, str(error))
             status = 507 if isinstance(error, NoMemory) else 400
             raise HTTPException(status, f"{name} cannot be loaded: {error}") from error
         finally:

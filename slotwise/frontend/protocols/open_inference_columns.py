@@ -22,7 +22,7 @@ def of_columns(tensors: Sequence[Mapping[str, Any]], model: ModelInput) -> bool:
     """Whether a request's inputs are columns of a table, and not records of BYTES."""
     if model.takes != "table":
         return False
-    named = {name for name, _ in model.columns}
+    named = [name for name, _ in model.columns]
     return len(tensors) != 1 or tensors[0].get("name") in named or tensors[0].get("datatype") != "BYTES"
 
 

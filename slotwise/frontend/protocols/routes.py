@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -261,4 +262,5 @@ def _missing(model: str, version: str) -> JSONResponse:
 
 
 def _failed(status: int, message: str, whole: InferenceRequest, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": message}, status, {**(headers or {}), "x-request-id": whole.identity})
+    body = json.dumps({"error": message})  # in ASCII: a handler's message may have half of a surrogate pair
+    return Response(body, status, {**(headers or {}), "x-request-id": whole.identity}, JSON)

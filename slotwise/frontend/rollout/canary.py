@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
+from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
 from slotwise.frontend.rollout.record import RolloutRecord
@@ -158,7 +159,7 @@ class Canary:
         return answer
 
     def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
-        if len(self._copies) >= SHADOWS or not copy.has_place():
+        if len(self._copies) >= SHADOWS or not copy.has_place() or not copy.kept_apart():
             return
         copy.way = copy.seen = None  # its client's request has ended: what happens from here on is no part of its way
 
@@ -174,11 +175,14 @@ class Canary:
             self._count("new", other, self._clock() - started)
             if isinstance(answer, BackendAnswer) and isinstance(other, BackendAnswer):
                 self.compared += 1
-                self.differing += not _same(answer, other)
+                small = max(len(answer.body), len(other.body)) <= LARGE_BYTES
+                same = _same(answer, other) if small else await asyncio.to_thread(_same, answer, other)
+                self.differing += not same
 
         task = asyncio.create_task(compare())
         self._copies.add(task)
         task.add_done_callback(self._copies.discard)
+        task.add_done_callback(lambda _: copy.release())
 
     def _turn_window(self) -> None:
         """Close the window that is over. Of two that have the same load the new one must not refuse more."""
@@ -254,7 +258,7 @@ def _same(one: BackendAnswer, other: BackendAnswer) -> bool:
         return one.status == other.status
     try:
         return bool(_rounded(json.loads(one.body)) == _rounded(json.loads(other.body)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 

@@ -22,10 +22,10 @@ BRANDS = {b"heic": "HEIC", b"heix": "HEIC", b"mif1": "HEIC", b"avif": "AVIF"}
 WRAPPED = {  # the picture may be in it, but not as it has to be sent
     re.compile(rb"\x1f\x8b"): "gzip: send it with the header Content-Encoding: gzip, or unpacked",
     re.compile(rb"data:[\w/+.-]*;base64,"): 'a data: URL: send the file\'s own bytes, or JSON, {"data": "data:..."}',
-    re.compile(rb'\s*(\{|\[\s*[\[{"0-9]|")'): 'JSON without a picture: send the file\'s own bytes, or {"data": "BASE64"}',
+    re.compile(rb'\s*+(\{|\[\s*[\[{"0-9]|")'): 'JSON without a picture: send the file\'s own bytes, or {"data": "BASE64"}',
     re.compile(rb"--[^\r\n]{1,70}\r\nContent-Disposition:", re.IGNORECASE): "a form: send it as multipart/form-data",
 }
-BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{64}[A-Za-z0-9+/_\s-]*={0,2}\s*")
+BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{64}[A-Za-z0-9+/_\s-]*+={0,2}\s*+")
 LOOKED_AT_BYTES = 1 << 12
 
 
