@@ -149,7 +149,7 @@ def _listed(outputs: Sequence[object] | Iterator[object], size: int) -> list[obj
 
 
 def _own(part: Array | list[object]) -> Array | list[object]:
-    own = owned(part)
+    own = [owned(one) for one in part] if isinstance(part, list) else owned(part)
     assert isinstance(own, np.ndarray | list)
     return own
 

@@ -37,6 +37,11 @@ def owned(value: object) -> object:
 
 def _array(value: npt.NDArray[np.float64]) -> object:
     """A copy; of a small array without the change of threads that numpy allows: that takes longer than copying."""
+    if value.dtype.kind == "O":  # each for itself: one object may stand in the rows of many
+        own = np.empty(value.shape, object)
+        for at in np.ndindex(value.shape):
+            own[at] = owned(value[at])
+        return own
     if value.dtype.hasobject:
         return copy.deepcopy(value)
     if (

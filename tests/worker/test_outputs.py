@@ -187,3 +187,14 @@ def test_what_can_be_an_array_becomes_one_and_all_else_stays() -> None:
     assert array.tolist() == [0, 1]
     for value in (np.arange(2), [1], (1,), {"a": 1}, np.float32(1), "text", None, 7):
         assert on_host(value) is value
+
+
+@pytest.mark.parametrize("form", ["rows", "dict", "tuple", "list"])
+def test_one_object_in_the_rows_of_many_is_a_copy_for_each(form: str) -> None:
+    column: Any = np.empty(2, object)
+    column[0] = column[1] = ["cat"]
+    outputs = {"rows": column, "dict": {"a": column}, "tuple": (column,) * 3, "list": {"a": list(column)}}[form]
+    one, other = rows_of(outputs, 2, 2, "" if form == "rows" else next(iter(ways_to_read(outputs, 2))))
+    part: Any = {"rows": lambda row: row, "tuple": lambda row: row[0]}.get(form, lambda row: row["a"])
+    part(one).append("mine")
+    assert part(other) == ["cat"]

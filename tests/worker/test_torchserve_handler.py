@@ -18,7 +18,7 @@ from slotwise.worker import BadRequest, ModelFault, Request, Settings, TorchServ
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
 from tests.worker.serving import Served
-from tests.worker.toy import ask, begin
+from tests.worker.toy import ask, begin, request
 
 torch = pytest.importorskip("torch")
 
@@ -251,3 +251,25 @@ def test_such_a_handler_is_built_and_serves(tmp_path: Path) -> None:
     answers = served.ask(bodies, [{"content-type": "application/json"}] * 4)
     assert [answer.code for answer in answers] == [200, 200, 400, 400]
     assert [answer.value for answer in answers[:2]] == [{"label": 1}, {"label": 0}]
+
+
+@pytest.mark.parametrize("way", ["array", "tensor", "named", "parts"])
+def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) -> None:
+    """Another thread may call it as soon as it has returned."""
+    kept: list[Any] = []
+
+    class Fills(Misbehaving):
+        def batch(self, values: list[float]) -> Any:
+            new = Misbehaving.batch(self, values)
+            kept[:] = kept or [new]
+            for part, value in zip(parts_of(kept[0]), parts_of(new), strict=True):
+                part[...] = value
+            return kept[0]
+
+    def parts_of(batch: Any) -> list[Any]:
+        return list(batch.values()) if way == "named" else list(batch) if way == "parts" else [batch]
+
+    handler = begin(Fills(way), Settings(batch_size=2))
+    first = handler.read(request(0, 1.0))
+    handler.read(request(1, 2.0))
+    assert [float(part[0]) for part in parts_of(batch_of_rows(first))] == [1.0] * len(parts_of(kept[0]))

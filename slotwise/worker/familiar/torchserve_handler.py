@@ -21,6 +21,7 @@ from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
+from slotwise.worker.ownership import owned
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
@@ -113,7 +114,7 @@ class TorchServeHandler(BatchHandler):
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
         with self._one_at_a_time, self._asking(request.headers, request.id):
-            rows = rows_of_batch(self.preprocess([row]))
+            rows = [owned(one) for one in rows_of_batch(self.preprocess([row]))]  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
         return list(rows)
