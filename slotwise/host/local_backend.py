@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from slotwise.backends.interface import BackendAnswer, BackendRequest, by_default
+from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
 
 if TYPE_CHECKING:
+    from slotwise.backends.local.served_model import ServedModel
     from slotwise.client.live_model import LiveModel
     from slotwise.server.record import ServerRecord
 
@@ -43,12 +44,21 @@ class LocalBackend:
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer. Raises Refused."""
-        served = self.loaded.find(request.model, request.version)
+        served = self._asked(request)
         if request.label == OTHER:  # the front has not seen the model yet
             request.repeatable = served.settings.repeatable
         else:  # what the front knows is of the default version, and of what was registered when it looked
             request.repeatable &= served.settings.repeatable
         return await served.answer(request)
+
+    def _asked(self, request: BackendRequest) -> ServedModel:
+        """The version that is to answer. Raises Refused: 404 for what is not there, 503 where it was the default until now."""
+        try:
+            return self.loaded.find(request.model, request.version or request.read_as)
+        except Refused:
+            if request.version or request.model not in self.loaded.by_name:
+                raise
+            raise Refused(503, "another version of this model has become the default", retry_after_s=1) from None
 
     def wait_s(self, model: str, count: int) -> float:
         """By what the batches of its default version have cost."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.host import model_versions
 from slotwise.host.local_backend import LocalBackend
@@ -40,6 +40,23 @@ def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings
     for version in ("", "1", "2"):
         asyncio.run(backend.answer(BackendRequest("m", 0.0, version=version, label="m", repeatable=front)))
     assert (twice.asked, once.asked) == ([front, front], [False])
+
+
+def test_what_was_read_for_a_version_is_answered_by_it_or_not_at_all(settings: ModelSettings) -> None:  # noqa: F811
+    """Another one may have become the default meanwhile, which takes something else."""
+    one, two, anything = Served(settings), Served(replace(settings, version="2")), None
+    loaded = ModelVersions({"m": {"2": two, "1": one}})  # type: ignore[dict-item]
+    backend = LocalBackend(loaded, anything, 1, lambda: [])  # type: ignore[arg-type]
+    read = BackendRequest("m", 0.0, read_as="1", target="/predictions/m?a=b")
+    asyncio.run(backend.answer(read))
+    asyncio.run(backend.answer(BackendRequest("m", 0.0)))
+    assert (len(one.asked), len(two.asked)) == (1, 1)
+    assert read.to_model("other").read_as == ""
+    del loaded.by_name["m"]["1"]
+    for version, status in (("", 503), ("1", 404)):
+        with pytest.raises(Refused) as refused:
+            asyncio.run(backend.answer(BackendRequest("m", 0.0, read_as="1", version=version)))
+        assert refused.value.status == status
 
 
 def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,10 @@ async def test_the_versions_of_a_server_behind_are_known_or_not_read(make_front:
         assert answer.status_code == status, answer.text
     assert len(server.seen) == 2
     assert front.backend.looks == 2
+    assert (await front.client.post("/v2/models/digits/infer?a=b", json=text)).status_code == 200
+    assert server.seen.pop().target == "/predictions/digits/1.0?a=b"  # another may become the default meanwhile
+    assert (await front.predict(b"picture")).status_code == 200
+    assert server.seen.pop().target == "/predictions/digits"
     server.others["9.0"] = "newest.mar"
     front.backend._looked_at -= 60
     assert (await front.client.post("/v2/models/digits/versions/9.0/infer", json=text)).status_code == 200

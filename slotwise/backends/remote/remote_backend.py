@@ -88,7 +88,7 @@ class RemoteBackend:
         upstream = self._server()
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
-                answer = await _sent_with_token(upstream, request, fresh)
+                answer = await _sent_with_token(upstream, request, self._target(request), fresh)
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
@@ -103,6 +103,13 @@ class RemoteBackend:
         if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
             return BackendAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer
+
+    def _target(self, request: BackendRequest) -> str:
+        """Path and query for the server. They name the version that a request was read for, where another could answer it."""
+        if request.version or not request.read_as or all(model != request.model for model, _ in self.others):
+            return request.target
+        path, mark, query = request.target.partition("?")
+        return f"{path}/{request.read_as}{mark}{query}"
 
     def _server(self) -> Upstream:
         if self.upstream is None:
@@ -228,13 +235,13 @@ class RemoteBackend:
             upstream.close()
 
 
-async def _sent_with_token(upstream: Upstream, request: BackendRequest, fresh: bool) -> BackendAnswer:
+async def _sent_with_token(upstream: Upstream, request: BackendRequest, target: str, fresh: bool) -> BackendAnswer:
     """The server's answer; where it refuses its token, that is renewed. Raises OSError, SlotwiseError or Refused (504)."""
     if request.left_s <= 0:
         raise Refused(504, "the deadline has passed")
     for _ in range(SENDS):
         token = upstream.token
-        answer = await upstream.send(request.target, request.headers, request.body, request.left_s, fresh)
+        answer = await upstream.send(target, request.headers, request.body, request.left_s, fresh)
         if own_errors.token_refused(answer):
             async with asyncio.timeout(request.left_s):
                 await upstream.renew_token(token)

@@ -47,9 +47,10 @@ async def known_version(gateway: Gateway, request: BackendRequest) -> None:
 
 
 def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInput]:
-    """Which version answers a request that is read now, and what that takes and gives."""
+    """Which version a request is read for now, which alone answers it, and what that takes and gives."""
     live = gateway.models.get(request.model)
-    return request.version or (live.version if live else ""), model_input(gateway, request.model, request.version)
+    request.read_as = request.version or (live.version if live else "")
+    return request.read_as, model_input(gateway, request.model, request.version)
 
 
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:

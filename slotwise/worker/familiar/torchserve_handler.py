@@ -114,10 +114,10 @@ class TorchServeHandler(BatchHandler):
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
         with self._one_at_a_time, self._asking(request.headers, request.id):
-            rows = [owned(one) for one in rows_of_batch(self.preprocess([row]))]  # the next call may fill the same array
+            rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
-        return list(rows)
+        return rows
 
     def groups(self, items: Sequence[LooseRow]) -> list[list[int]]:
         """Rows of one type and shape run together."""
