@@ -55,7 +55,7 @@ long: full ## what is too long for every landing (PARTS="models servers thirty t
 	@scripts/test-tools.sh
 	@$(BIN)/python scripts/long_run.py $(PARTS)
 
-campaign: full ## try to break it: a tenth of docs/reliability.md's cases, at most 40 minutes
+campaign: full ## try to break it: a tenth of docs/reliability.md's cases, 5 or 9 minutes a part at most
 	@$(BIN)/python -m tests.campaign archives fuzz batches --scale 0.1 --minutes 5
 	@$(BIN)/python -m tests.campaign management overload register chaos hostile soak --scale 0.1 --minutes 9
 

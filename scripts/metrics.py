@@ -18,6 +18,7 @@ from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.host.model_versions import ModelVersions
 from slotwise.worker.reports.telemetry import GAUGES
+from slotwise.worker.separability.audit import AUDITED, MISMATCHES
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 INTRODUCTION = """\
@@ -54,6 +55,8 @@ WORKERS = {
     "EncodeTime": "The rest: encoding, and making the answers.",
     "Bisections": "How often a group of rows was cut in halves, to find the one that fails.",
     "SlotErrors": "Answers of slots with an error, by status.",
+    AUDITED: "Answers that were made again, alone.",
+    MISMATCHES: "Of these, answers that were not the same.",
 }
 
 

@@ -18,7 +18,7 @@ README = {
         "tests/worker/test_invariants.py::test_every_request_is_answered_once_in_order_from_its_own_rows",
         "tests/server/test_host_grpc.py::test_a_bad_one_of_eight_costs_nobody_else_anything",
     ],
-    "`make stop` ends everything that was started": ["tests/server/test_serve.py::test_a_detached_server_from_start_to_stop"],
+    "`make stop` ends what `make serve` started": ["tests/server/test_serve.py::test_a_detached_server_from_start_to_stop"],
     "which changes no line of its code": [
         "tests/archive/test_guarded.py::test_every_file_stays_what_it_is_and_the_digests_are_right"
     ],
@@ -32,19 +32,22 @@ README = {
     "`slotwise new mine` writes such a folder, `slotwise build mine` the archive": [
         "tests/test_wheel.py::test_a_new_model_is_built_from_an_empty_folder"
     ],
-    "Loopback only": ["tests/server/test_plain_calls.py::test_only_loopback_listens"],
-    "tokens on": ["tests/server/test_triton.py::test_no_api_is_open_without_its_token"],
+    "Loopback and tokens by default": [
+        "tests/server/test_plain_calls.py::test_only_loopback_listens",
+        "tests/server/test_triton.py::test_no_api_is_open_without_its_token",
+    ],
     "digests verified": ["tests/worker/test_digests.py::test_removing_the_digests_does_not_help"],
     "no pickle": ["tests/archive/test_own_model.py::test_a_pickle_is_refused_at_build_and_nothing_in_it_runs"],
     "no telemetry": ["tests/worker/test_engines.py::test_nobody_is_told_that_openvino_was_imported"],
 }
 SECURITY = {
     "A request costs nobody but its sender.": README["a bad request costs its sender a 400 and its batch-mates nothing"],
-    "A body that ends its worker is refused after the second time": [
+    "A body that ends its worker, and one more when it goes alone, is refused for ten minutes": [
         "tests/server/test_killers.py::test_bodies_that_end_workers_cost_nobody_else_anything"
     ],
     "No answer holds what is not the client's:": [
-        "tests/worker/test_invariants.py::test_no_slot_shows_what_went_wrong_inside_or_whom_else_it_served"
+        "tests/worker/test_invariants.py::test_no_slot_shows_what_went_wrong_inside_or_whom_else_it_served",
+        "tests/backends/test_served_model.py::test_why_its_workers_do_not_start_is_no_clients_business",
     ],
     "An archive is looked at before it is believed.": [
         "tests/worker/test_digests.py::test_removing_the_digests_does_not_help",
@@ -69,7 +72,7 @@ SECURITY = {
         "tests/server/test_triton_process.py::test_a_secret_argument_is_never_seen_in_the_list_of_processes",
         "tests/server/test_watching.py::test_planted_secrets_are_in_no_log_of_a_real_stack",
     ],
-    "Weights are tensors, not objects.": [
+    "Weights are no pickles.": [
         "tests/worker/test_exported_program.py::test_what_would_run_code_of_the_file_is_refused",
         "tests/zoo/test_transformers_files.py::test_a_pickle_is_refused",
     ],

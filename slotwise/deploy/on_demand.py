@@ -35,7 +35,7 @@ def find(folder: Path, url: str) -> Path:
     path = Path(url)
     archives = [path] if path.suffix == ".mar" else sorted(path.glob("*.mar"))
     if not all(candidate.resolve().is_relative_to(folder.resolve()) for candidate in (path, *archives)):
-        raise SlotwiseError(f"{url} is not below {folder}", "--multi-model names another folder")
+        raise SlotwiseError(f"{url} is not below the folder of the models", "--multi-model names another folder")
     archives = [candidate for candidate in archives if candidate.is_file()]
     if len(archives) != 1:
         raise SlotwiseError(f"{url} holds {len(archives)} archives (.mar)", "a model is one archive")

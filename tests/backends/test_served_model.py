@@ -143,6 +143,22 @@ def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
     assert {"arrived", "sent", "answered", "died", "requeued", "convicted"} <= set(last)
 
 
+def test_why_its_workers_do_not_start_is_no_clients_business(settings: ModelSettings, tmp_path: Path) -> None:
+    """It may name a path."""
+
+    async def history() -> None:
+        served = ServedModel(replace(settings, model_dir=tmp_path))
+        served.scale(1)
+        while not served.failure:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Refused) as refused:
+            await served.answer(asked("1"))
+        assert (refused.value.status, str(refused.value)) == (503, "the model's workers do not start")
+        await served.close(1.0)
+
+    asyncio.run(history())
+
+
 def test_a_copy_to_another_archive_has_headers_of_its_own() -> None:
     """A queue of sequences changes them: the request may come to the old archive after it."""
     request = asked("1")

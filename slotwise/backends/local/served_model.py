@@ -156,7 +156,7 @@ class ServedModel:
     def _absent(self) -> str:
         if self.failure == GONE or not self.wanted:
             return self.failure or "the model has no workers"
-        return f"the model's workers do not start: {self.failure}" if self.failure else ""
+        return "the model's workers do not start" if self.failure else ""  # why is the operator's: it may name a path
 
     def _about(self, request: BackendRequest) -> bytes:
         """The text of its frame. A handler gets the query where the address has one, as at TorchServe's /invocations."""

@@ -36,7 +36,7 @@ class Settings:
     GPU. engine: "auto", or an engine's name. precision: "auto", "fp32", "bf16", "fp16" or "int8".
 
     workers: how many workers of this model the profile starts. threads: engine threads of this worker; in a profile 0 means
-    its share of the cores, and all workers together never get more than there are cores. decode_threads: the same for
+    its share of the cores among these, one at least. decode_threads: the same for
     decoding. memory_fraction: the share of a GPU's memory that this worker may take, 0 to 1.
 
     padding: "none", "static" or "bucketed". batch_size: the most requests in a batch. response_timeout_s: seconds after which

@@ -65,8 +65,8 @@ class ReplacedWorker:
             self._state.wait_for(lambda: self._current or self._problem or self._closing, self.timeout_s or None)
             worker = self._current
             if worker is None:
-                why = self._problem or ("it is being stopped" if self._closing else "it is still starting")
-                raise WorkerDied(f"the worker does not start: {why}", 503)
+                why = "" if self._problem else ": it is being stopped" if self._closing else ": it is still starting"
+                raise WorkerDied(f"the worker does not start{why}", 503)
         try:
             reply = worker.answer(message, bodies, len(bodies), self.timeout_s)
         except WorkerDied as died:
