@@ -138,6 +138,7 @@ def test_one_bad_row_in_eight_costs_nobody_else_anything(served: Served) -> None
         (b"\xff", CSV, 400, "the body is no UTF-8"),
         (csv([1, 2, 3, "4\0"]), CSV, 400, "the body is no CSV"),
         (csv(*[[1, 2, 3, 4]] * 5_000), CSV, 413, "the table has more than 1024 rows"),
+        (csv(*[[1, 2, 3, 4]] * 5_000).replace(b"\n", b"\r"), CSV, 413, "the table has more than 1024 rows"),
         (b"<xml/>", {"content-type": "text/xml"}, 415, "application/json or text/csv"),
         (csv([1, 2, 3, 4]), {"content-type": "text/csv; charset=latin-1"}, 415, "UTF-8"),
     ],
@@ -262,3 +263,13 @@ def test_whatever_is_sent_becomes_rows_of_the_right_shape_or_errors(body: bytes,
         else:
             assert (row[0].shape, len(row[1])) == ((3,), 2)
     assert sent_as_list or len(rows) == 1
+
+
+def test_what_may_be_meant_is_looked_for_a_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds a row where there are many columns."""
+    looked: list[str] = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda name, *_: looked.append(name) or ["age"])
+    rows = rows_of(json.dumps([{f"aeg{i}": 1} for i in range(MAX_ROWS)]).encode(), Headers(JSON), PEOPLE)
+    assert len(looked) < 10
+    assert "did you mean 'age'?" in str(rows[0])
+    assert "there are 'age'" in str(rows[-1])

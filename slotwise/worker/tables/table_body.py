@@ -18,6 +18,7 @@ from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unproce
 from slotwise.worker.tables.columns import Row, TableSchema
 
 MAX_ROWS = 1024  # of one request
+HINTS = 8  # rows of a body for which a name that may be meant is looked for
 UNNAMED = ("", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain")  # of a body that is looked at
 SPLIT = frozenset({"columns", "data", "index"})
 
@@ -71,7 +72,7 @@ def _json_rows(body: bytes, columns: TableSchema) -> list[Row | SlotError]:
         return [_one(columns, data)]
     if not isinstance(data, list):
         raise Unprocessable("a table is an object of columns, or a list of rows")
-    return [_row(columns, one) for one in _counted(data)]
+    return [_row(columns, one, hint=i < HINTS) for i, one in enumerate(_counted(data))]
 
 
 def _is_wrapped(data: Any, columns: TableSchema) -> bool:
@@ -92,18 +93,18 @@ def _is_one_row(data: Any, columns: TableSchema) -> bool:
     return isinstance(data, list) and bool(data) and not any(isinstance(one, list | dict) for one in data)
 
 
-def _one(columns: TableSchema, data: Any) -> Row:
+def _one(columns: TableSchema, data: Any, hint: bool = True) -> Row:
     if isinstance(data, dict):
-        return columns.of_record(data)
+        return columns.of_record(data, hint)
     if isinstance(data, list):
         return columns.of_list(data)
     raise Unprocessable(f"a row is an object or a list, not {type(data).__name__}")
 
 
-def _row(columns: TableSchema, data: Any) -> Row | SlotError:
+def _row(columns: TableSchema, data: Any, hint: bool = True) -> Row | SlotError:
     """A row, or its error."""
     try:
-        return _one(columns, data)
+        return _one(columns, data, hint)
     except SlotError as error:
         return error
 
@@ -146,7 +147,7 @@ def _csv_rows(body: bytes, columns: TableSchema, headless: bool) -> list[Row | S
         raise BadRequest("the body is no UTF-8") from None
     if "\0" in text:
         raise BadRequest("the body is no CSV")
-    if text.count("\n") > 4 * MAX_ROWS + 4:
+    if max(text.count("\n"), text.count("\r")) > 4 * MAX_ROWS + 4:  # either ends a line
         raise TooLarge(f"the table has more than {MAX_ROWS} rows")
     try:
         lines = [fields for fields in csv.reader(io.StringIO(text, newline=""), strict=True) if fields]
