@@ -163,6 +163,18 @@ URLENCODED = "Content-Type: application/x-www-form-urlencoded"
 MULTIPART = "Content-Type: multipart/form-data; boundary=b"
 
 
+def long_to_read(aim: Aim) -> list[bytes]:
+    """Small requests, or good ones, that a reader who tries every way of reading takes seconds for."""
+    part = b"--b\r\nContent-Type: multipart/mixed\r\n\r\nx\r\n"
+    chunks = b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n"
+    return [
+        f"GET http://{'a' * 65_000} HTTP/1.2\r\nHost: x\r\n\r\n".encode(),
+        aim.post(aim.path, b"", f"Content-Type: multipart/form-data{' ' * 60_000}x"),
+        aim.post(aim.path, part * 900 + bytes(2**23) + b"--b--\r\n", MULTIPART),
+        aim.head(f"POST {aim.path}", "Transfer-Encoding: chunked") + b"\r\n" + chunks,
+    ]
+
+
 def many_records(aim: Aim, stop: threading.Event, seen: Seen) -> None:
     """Eight requests of 1,024 good records at a time; every fourth hangs up at once."""
     body = json.dumps({"instances": list(range(1024))}).encode()
@@ -280,6 +292,7 @@ ATTACKS: dict[str, Attack] = {
         lambda aim: [aim.post(PATHS[0], fields(200_000), URLENCODED), aim.post(PATHS[0], parts(270_000), MULTIPART)], 1.0
     ),
     "forms of 1,500,000 fields": bodies(lambda aim: [aim.post(PATHS[0], fields(1_500_000), URLENCODED)], 1.0),
+    "requests that are long to read": bodies(long_to_read, 0.2),
     "gzip bombs": bodies(lambda aim: [aim.post(path, bomb(), "Content-Encoding: gzip") for path in PATHS], 0.5),
     "request smuggling": smuggling,
     "Upgrade: h2c": upgrades,
