@@ -68,7 +68,7 @@ class SageMaker(BatchHandler):
     def answered(self, request: Request) -> tuple[Any, str]:
         """One request's answer and its content type."""
         slot = StandInSlot(request.headers)
-        self.context.speak_of(slot, request.id)
+        self.context.speak_of(slot)
         accept = request.headers.get("accept", "")
         accept = self.accept if accept in ("", "*/*") else accept
         kind = _kind(request.headers)

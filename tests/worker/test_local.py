@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from slotwise.worker import Headers, Request
+from slotwise.worker.guard.bare import Bare
+from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.hosts.local import LocalHost, answerer
@@ -50,6 +56,43 @@ def test_a_form_without_a_field_body_reaches_a_strangers_handler(tmp_path: Path)
     headers = Headers({"content-type": "multipart/form-data; boundary=x"})
     (answer,) = guarded.run([Request(form, headers, "a")]).answers
     assert (answer.status, answer.body) == (200, b"seven")
+
+
+class Keeps:
+    """What a stranger writes who trusts that ids are the server's: state by the request's id, first come."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def __call__(self, data: Any, context: Any) -> list[str]:
+        for i, row in enumerate(data):
+            if row["body"] == b"bad":
+                raise ValueError
+            self.kept.setdefault(context.get_request_id(i), f"{context.get_request_header(i, 'x-request-id')} {row['body']}")
+        return [self.kept[context.get_request_id(i)] for i in range(len(data))]
+
+
+HOSTS = {
+    "whole": Guard,
+    "bare": Bare,
+    "once": functools.partial(Once, pieces=Intermediate()),
+    "steps": functools.partial(Once, pieces=Intermediate(), steps=True),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTS)
+def test_clients_that_send_one_id_share_nothing_and_the_log_has_that_id(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = StandInContext(tmp_path, 8, {"model": {}})
+    guarded = LocalGuard(HOSTS[kind](Keeps(), context.metrics), context, None)
+    batches = [[b"a", b"b"], [b"c", b"bad"], [b"d"]]
+    headers = Headers({"x-request-id": "mine"})
+    with caplog.at_level(logging.INFO):
+        answers = [a.body.decode() for b in batches for a in guarded.run([Request(one, headers, "mine") for one in b]).answers]
+    good = [f"mine bytearray(b'{x}')" for x in "abcd"]
+    assert [answer for answer in answers if answer.startswith("mine")] == (good if kind != "bare" else good[:2] + good[3:])
+    assert "request mine: " in caplog.text
 
 
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:

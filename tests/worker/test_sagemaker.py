@@ -22,6 +22,8 @@ OWN = """
 import json
 import numpy as np
 
+KEPT = {}
+
 class Busy(Exception):
     pass
 
@@ -49,6 +51,7 @@ def predict_fn(data, model, context):
         context.set_response_status(418, "teapot", 0)
     if data[0] == -4:
         raise SystemExit(3)
+    data = KEPT.setdefault(context.get_request_id(0), data)
     return data * model + len(context.get_request_header(0, "x-wish") or "")
 
 def output_fn(prediction, accept):

@@ -151,6 +151,27 @@ def test_an_answer_is_of_the_kind_that_it_is() -> None:
     ]
 
 
+def test_clients_that_send_one_id_share_nothing() -> None:
+    class Remembering(Misbehaving):
+        def __init__(self) -> None:
+            super().__init__("array")
+            self.kept: dict[Any, Any] = {}
+
+        def remembered(self, batch: Any) -> Any:
+            assert self.context.get_request_id(0)
+            return self.kept.setdefault(self.context.get_request_id(0), batch)
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            return self.remembered(super().preprocess(data))
+
+        def postprocess(self, data: Any) -> Any:
+            return super().postprocess(self.remembered(data))
+
+    handler = begin(Remembering(), Settings(batch_size=8))
+    same = {i: {"x-request-id": "mine"} for i in range(3)}
+    assert [answer.value for answer in ask(handler, [1.0, 2.0, 3.0], same)] == [3.0, 5.0, 7.0]
+
+
 def test_preprocess_is_called_by_one_thread_at_a_time() -> None:
     inside, most = [0], [0]
     lock = threading.Lock()

@@ -17,7 +17,7 @@ from typing import Any
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
-from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
@@ -33,9 +33,9 @@ class OneSlotContext(StandInContext):
         self._now = threading.local()
         super().__init__(*given)
 
-    def speak_of(self, slot: StandInSlot, identity: str) -> None:
-        """Have this thread's slot 0 be this one."""
-        self._now.slots, self._now.ids = [slot], {0: identity}
+    def speak_of(self, slot: StandInSlot) -> None:
+        """Have this thread's slot 0 be this one, with an id that no other has."""
+        self._now.slots, self._now.ids = [slot], {0: new_id()}
 
     @property
     def request_processor(self) -> list[StandInSlot]:
@@ -113,7 +113,7 @@ class TorchServeHandler(BatchHandler):
             **beside_a_body(request.query),
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
-        with self._one_at_a_time, self._asking(request.headers, request.id):
+        with self._one_at_a_time, self._asking(request.headers):
             rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
@@ -137,7 +137,7 @@ class TorchServeHandler(BatchHandler):
 
     def encode(self, output: LooseRow, item: LooseRow) -> tuple[Any, str]:
         """One row's answer, and its content type where the context was told one."""
-        with self._asking(Headers(), "") as slot:
+        with self._asking(Headers()) as slot:
             answers = self.postprocess(batch_of_rows([output]))
         if isinstance(answers, str | bytes | dict) or len(answers) != 1:
             raise ModelFault("postprocess did not make one answer of one row")
@@ -154,10 +154,10 @@ class TorchServeHandler(BatchHandler):
         return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
 
     @contextmanager
-    def _asking(self, headers: Headers, identity: str) -> Iterator[StandInSlot]:
+    def _asking(self, headers: Headers) -> Iterator[StandInSlot]:
         """The request, or the row, that the context speaks of. A PredictionException or a status that is set is its answer."""
         slot = StandInSlot(headers)
-        self.context.speak_of(slot, identity)
+        self.context.speak_of(slot)
         try:
             yield slot
         except Exception as error:

@@ -36,7 +36,7 @@ class Bare(Guard):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
-            logger.exception("a batch of %d failed: %s", len(asked), slots.all_ids())
+            logger.exception("a batch of %d failed: %s", len(asked), slots.all_names())
             slots.drop()
             let_go(error)
             for i in asked:

@@ -56,15 +56,18 @@ class Guard:
         self.together = together
         self.singly, self.singly_until = 0, 0.0
 
-    def answer(self, rows: Sequence[Any], raw: Any) -> list[bytes]:
-        """One body a request; its status and headers are set in the context."""
-        slots = BatchSlots(raw, rows, self.held)
+    def answer(self, rows: Sequence[Any], raw: Any, names: Sequence[str] = ()) -> list[bytes]:
+        """One body a request; its status and headers are set in the context.
+
+        names: what the log calls the requests, where that is not the ids that theirs sees.
+        """
+        slots = BatchSlots(raw, rows, self.held, names)
         outputs = self._outputs(slots)
         bodies: list[bytes] = []
         processors: list[Any] = []
         for i, output in enumerate(outputs):
             if isinstance(output, SlotError):
-                logger.info("request %s: %d %.200a", slots.ids.get(i), output.code, output.message)
+                logger.info("request %s: %d %.200a", slots.names[i], output.code, output.message)
                 processors.append(slots.refused(i, output))
                 bodies.append(serialise({"error": {"code": output.code, "message": output.message}}))
             else:
@@ -81,7 +84,7 @@ class Guard:
         return self.audit
 
     def _again(self, slot: KeptSlot, raw: Any) -> AuditedAnswer:
-        slots = BatchSlots(raw, [slot.row()], self.held, again=slot)
+        slots = BatchSlots(raw, [slot.row()], self.held, [slot.name], again=slot)
         try:
             return _comparable(self._outputs(slots)[0])
         finally:
@@ -96,7 +99,7 @@ class Guard:
             for group in self._groups(slots, outputs):
                 rows = [Row(i, slots) for i in group]
                 try:
-                    self.isolation.run(rows, budget.predict_until, tally, slots.all_ids)
+                    self.isolation.run(rows, budget.predict_until, tally, slots.all_names)
                 finally:  # who was answered before the device died keeps that
                     for row in rows:
                         outputs[row.owner] = _outcome(row, slots)
@@ -169,7 +172,7 @@ def _audited(slots: BatchSlots, outputs: Sequence[Owned | SlotError]) -> Iterato
     """What theirs answered, for the audit to draw from; a refusal was decided alone."""
     for i, output in enumerate(outputs):
         if type(output) is Owned:
-            yield str(slots.ids.get(i)), lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
+            yield slots.names[i], lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
 
 
 def _comparable(answer: Owned | SlotError) -> AuditedAnswer:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from slotwise.worker.answer import Answer, CheckedHeaders, refusal
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.once import Once, OnPiece
-from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
 from slotwise.worker.hosts import forms
 from slotwise.worker.hosts.frames import Frame
 from slotwise.worker.hosts.java import unreadable
@@ -74,8 +74,9 @@ class LocalGuard:
             except SlotError as error:
                 answers[i] = refusal(error, CheckedHeaders())
         self.raw.request_processor = [StandInSlot(requests[i].headers) for i in rows]
-        self.raw.request_ids = {k: requests[i].id for k, i in enumerate(rows)}
-        bodies = self.guard.answer(list(rows.values()), self.raw) if rows else []
+        self.raw.request_ids = {k: new_id() for k in range(len(rows))}
+        names = [requests[i].id for i in rows]
+        bodies = self.guard.answer(list(rows.values()), self.raw, names) if rows else []
         for i, slot, body in zip(rows, self.raw.request_processor, bodies, strict=True):
             answers[i] = _answer(slot, body)
         return GuardedBatch([answer for answer in answers if answer is not None], 1000 * (time.perf_counter() - started))

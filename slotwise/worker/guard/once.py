@@ -10,7 +10,6 @@ each call gives is a piece.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -92,8 +91,7 @@ class Once(Guard):
         raw = slots.raw
         if not self.steps:
             return self._called(rows, raw, take)
-        ids = {0: str(uuid.uuid4())}  # no client's own id: theirs keeps its state by it
-        raw.request_ids, raw.stopping_criteria = dict(ids), None
+        ids, raw.stopping_criteria = dict(raw.request_ids), None
         try:
             result = self._called(rows, raw, take)
             if not raw.stopping_criteria:
@@ -119,7 +117,7 @@ class Once(Guard):
     def _verdict(self, error: BaseException, i: int, slots: BatchSlots) -> SlotError:
         """What the request gets on which theirs failed."""
         if not isinstance(error, Gone):
-            logger.warning("request %s failed: %s", slots.ids.get(i), type(error).__name__, exc_info=error)
+            logger.warning("request %s failed: %s", slots.names[i], type(error).__name__, exc_info=error)
         let_go(error)
         release()
         if not device_alive():

@@ -24,6 +24,7 @@ from slotwise.worker.slot_errors import PHRASES, BadRequest, ModelFault, SlotErr
 class KeptSlot:
     """One request as the server gave it, to be answered once more."""
 
+    name: str
     identity: Any
     processor: Any
     kept: Any
@@ -45,14 +46,18 @@ def _kept(row: Any) -> Any:
 class BatchSlots:
     """One batch as the server gave it. A row that cannot be given to theirs is a SlotError: theirs is not asked for it.
 
+    names: what the log calls the requests; by their ids where there are none.
     again: a request that was answered before, in the context of another batch; nothing that theirs counts of it is kept.
     """
 
-    def __init__(self, raw: Any, rows: Sequence[Any], held: HeldMetrics, again: KeptSlot | None = None) -> None:
+    def __init__(
+        self, raw: Any, rows: Sequence[Any], held: HeldMetrics, names: Sequence[str] = (), again: KeptSlot | None = None
+    ) -> None:
         self.raw, self.held, self.again = raw, held, again
         self.servers = raw.request_ids, raw.request_processor
         self.ids = dict(raw.request_ids or {}) if again is None else {0: again.identity}
         self.processors = list(raw.request_processor) if again is None else [again.processor]
+        self.names = list(names) or [str(self.ids.get(i)) for i in range(self.n)]
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
         self.unseen: list[Any] = list(rows)  # each may be given out once as it is
@@ -63,9 +68,9 @@ class BatchSlots:
         """How many slots there are."""
         return len(self.processors)
 
-    def all_ids(self) -> str:
-        """Every request's id, for the log."""
-        return ", ".join(str(identity) for identity in self.ids.values())
+    def all_names(self) -> str:
+        """Every request's name, for the log."""
+        return ", ".join(self.names)
 
     def enter(self, slots: Sequence[int]) -> list[Any]:
         """Show theirs only these slots; returns their rows."""
@@ -102,7 +107,7 @@ class BatchSlots:
 
     def kept_slot(self, i: int) -> KeptSlot:
         """Slot i for later."""
-        return KeptSlot(self.ids.get(i), self.fresh(i), self.rows[i])
+        return KeptSlot(self.names[i], self.ids.get(i), self.fresh(i), self.rows[i])
 
     def answered(self, i: int, answer: Owned) -> Any:
         """Slot i with what theirs set for it."""

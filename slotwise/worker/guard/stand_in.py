@@ -9,12 +9,18 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import uuid
 from pathlib import Path
 from typing import Any
 
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 
 SEQUENCE = ("ID", "START", "END")  # of the names of headers that are about one
+
+
+def new_id() -> str:
+    """An id that no other request has, as TorchServe gives each: theirs may keep by it what is one client's."""
+    return str(uuid.uuid4())
 
 
 class AnyCase(dict[str, str]):
