@@ -32,7 +32,7 @@ model_config = pytest.importorskip("tritonclient.grpc.model_config_pb2")
 text_format = pytest.importorskip("google.protobuf.text_format")
 from tests.archive.test_network_output import LOGITS, ROW, described, products  # noqa: E402
 
-PROVEN = Verdict(True, about=About("onnxruntime fp32 cpu", "onnxruntime", "any"))
+PROVEN = Verdict(True, sizes=(2, 3, 4, 8, 16), about=About("onnxruntime fp32 cpu", "onnxruntime", "any"))
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,7 @@ def test_triton_is_told_of_the_graphs_own_tensors_and_of_the_profiles_batches(in
         ([replace(PROVEN, separable=False, most_rows=1, cause="mates change it")], 1),
         ([replace(PROVEN, separable=None, most_rows=4)], 4),
         ([replace(PROVEN, most_rows=8)], 8),
+        ([replace(PROVEN, sizes=(2, 3, 4, 6))], 6),
         ([replace(PROVEN, separable=False, about=About("torch fp32 cpu")), PROVEN], 13),
     ],
 )
@@ -86,7 +87,7 @@ def test_no_more_rows_run_at_once_than_are_proven_to_keep_apart(
     written = export_native(replace(info, separability=verdicts), profile(batch_size=13), tmp_path / "repository")
     assert (config_of(written.folder).max_batch_size, written.batch_size) == (size, size)
     assert config_of(written.folder).HasField("dynamic_batching") == (size > 1)
-    assert any("proven" in note for note in written.notes) == (size in (1, 4))
+    assert any("proven" in note for note in written.notes) == (size in (1, 4, 6))
 
 
 def test_a_fixed_batch_is_no_batch_of_tritons(info: ArchiveInfo, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def carry(archive: Path, *verdicts: Any) -> None:
 
 def test_a_start_takes_over_the_verdict_that_the_archive_carries(archive: Path) -> None:
     handler = Counting()
-    carried = Verdict(True, sizes=(2, 3), about=identity(handler))
+    carried = Verdict(True, sizes=(2, 3, 4, 8), about=identity(handler))
     carry(archive, "nonsense", carried.to_json())
     assert settle(handler, archive) == carried
     assert handler.calls == 0
@@ -63,7 +63,7 @@ def test_a_start_takes_over_the_verdict_that_the_archive_carries(archive: Path) 
 @pytest.mark.parametrize("other", [{"engine": "x"}, {"version": "numpy 0.1"}, {"processor": "another"}])
 def test_a_verdict_about_another_engine_version_or_processor_does_not_count(archive: Path, other: dict[str, str]) -> None:
     handler = Counting(mixes=True)
-    carry(archive, Verdict(True, about=replace(identity(handler), **other)).to_json())
+    carry(archive, Verdict(True, sizes=(2, 8), about=replace(identity(handler), **other)).to_json())
     assert settle(handler, archive).separable is False
 
 
@@ -74,6 +74,44 @@ def test_the_next_worker_finds_what_the_first_has_proven(archive: Path) -> None:
     (archive / "MAR-INF" / "DIGESTS.json").write_text('{"other": 1}', "utf-8")
     settle(second, archive)
     assert second.calls > 5, "another archive in the same folder"
+
+
+class MixesThree(Counting):
+    """Mixes rows where there are three and more."""
+
+    def run(self, x: Any) -> Any:
+        return super().run(x) - (x[-1] if len(x) > 2 else 0)
+
+
+def test_what_was_proven_in_smaller_batches_is_tried_anew(archive: Path) -> None:
+    assert settle(MixesThree(batch_size=2), archive).separable is True
+    found = settle(MixesThree(batch_size=8), archive)
+    assert (found.separable, found.cause) == (False, "mixes rows: a batch of 3, all kinds of mates")
+    again = Counting(batch_size=2)
+    assert settle(again, archive).sizes == (2,)
+    assert again.calls == 0, "what was left for small batches is still there"
+
+
+def test_what_the_archive_carries_counts_where_batches_as_large_were_tried(archive: Path) -> None:
+    about = identity(MixesThree())
+    carry(archive, Verdict(True, sizes=(2,), about=about).to_json())
+    assert settle(MixesThree(batch_size=8), archive).separable is False
+    large = Verdict(True, sizes=(2, 3, 4, 8, 16), about=about)
+    carry(archive, large.to_json())
+    for size in (8, 12, 64):
+        assert settle(MixesThree(batch_size=size), archive) == large, "larger batches run the same kernels"
+    for short in (Verdict(None, "no time", 4, about=about), Verdict(False, "mixes rows", 1, about=about)):
+        carry(archive, short.to_json())
+        assert settle(MixesThree(batch_size=16), archive) == short, "no more rows run at once than it says"
+
+
+def test_items_with_lengths_are_tried_among_mates_where_there_is_room_for_them(archive: Path) -> None:
+    class Lengths(MixesThree):
+        def collate(self, items: list[Any]) -> Any:
+            return np.array([[len(item), sum(item)] for item in items], np.float32)
+
+    assert settle(Lengths(item=[5, 9, 11], batch_size=2), archive).cause == "there are no mates to try"
+    assert settle(Lengths(item=[5, 9, 11], batch_size=8), archive).separable is False
 
 
 def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +206,4 @@ def test_an_engine_of_the_authors_own_is_known_by_all_that_may_compute_for_it() 
     about = identity(handler)
     assert about.engine == "onnxruntime fp32 cpu"
     assert about.version.startswith("onnxruntime ")
-    assert kept(Path("nowhere"), about) is None
+    assert kept(Path("nowhere"), about, 8) is None

@@ -16,6 +16,7 @@ from slotwise.archive.triton.repository import replaced
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.profiles.triton_config import NativeTensor, native_pbtxt
 from slotwise.worker.engines.choice import output_of
+from slotwise.worker.separability.proof import holds_for
 
 if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
@@ -140,7 +141,11 @@ def _batch(info: ArchiveInfo, profile: Profile, free: bool) -> tuple[int, list[s
     if verdict is not None and verdict.separable:
         elsewhere = profile.device == "cuda" and profile.batch_size > 1
         notes = [f"that rows keep apart was proven on {verdict.about}, and not on a GPU"] if elsewhere else []
-        return min(profile.batch_size, verdict.most_rows or profile.batch_size), notes
+        most = min(profile.batch_size, verdict.most_rows or profile.batch_size)
+        if holds_for(verdict, most):
+            return most, notes
+        most = max(verdict.sizes, default=1)
+        return most, [*notes, f"batches of {most}, because rows were proven to keep apart in no larger ones"]
     most = min(profile.batch_size, (verdict.most_rows if verdict else 0) or 1)
     cause = verdict.cause if verdict else "it was never tried"
     return most, [f"batches of {most}, because rows are not proven to keep apart: {cause}"] if profile.batch_size > most else []

@@ -1,8 +1,9 @@
 """Decide when a worker starts how many rows may run at once: those that were proven to be kept apart (separability.py).
 
 A build proves every engine that it finds, and the archive carries the verdicts in slotwise.json. A start takes over the one
-about its own engine, version and processor. Where there is none it proves again, for `proof_s` seconds at most, and leaves the
-verdict beside the extracted archive for the next worker; in a read-only folder every worker proves for itself.
+about its own engine, version and processor, if it was proven in batches as large as its own. Where there is none it proves
+again, for `proof_s` seconds at most, and leaves the verdict beside the extracted archive for the next worker with batches of
+that size; in a read-only folder every worker proves for itself.
 
 What mixes rows runs row by row, and so does what is not deterministic. Where the time was too short, no larger batches run than
 were proven. Where there is nothing to prove it with, batches run, and the log says that nothing is known.
@@ -79,23 +80,28 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
         return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
     about = identity(handler)
-    verdict = kept(model_dir, about)
+    verdict = kept(model_dir, about, most)
     if verdict is None:
         verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
-        _keep(model_dir, about, verdict)
+        _keep(model_dir, about, most, verdict)
     _report(verdict, most, separable)
     return verdict
 
 
-def kept(model_dir: Path, about: About) -> Verdict | None:
+def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
     """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither.
 
-    One about nobody's engine says that none shall be tried.
+    most: rows of a batch. One about nobody's engine says that none shall be tried.
     """
-    verdicts = carried(_json(model_dir / SETTINGS))
-    if left := recall(model_dir / FILE, _key(model_dir, about)):
+    verdicts = [one for one in carried(_json(model_dir / SETTINGS)) if holds_for(one, most)]
+    if left := recall(model_dir / FILE, _key(model_dir, about, most)):
         verdicts += carried({KEY: [left]})
     return next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
+
+
+def holds_for(verdict: Verdict, most: int) -> bool:
+    """Whether it holds for batches of `most` rows: what keeps rows apart may mix them in larger ones than were tried."""
+    return not verdict.separable or max(verdict.sizes, default=0) >= _largest(most)
 
 
 def carried(settings: Mapping[str, Any]) -> list[Verdict]:
@@ -126,7 +132,7 @@ def proven(
     row a softmax may hide which bits its logits had.
     """
     stop_at = clock() + budget_s
-    tried = sorted({size for size in SIZES if size < most} | {most if thorough else min(most, SIZES[-1])})
+    tried = sorted({size for size in SIZES if size < most} | {most if thorough else _largest(most)})
     copies = range(2, tried[-1] + 1) if thorough and most <= SIZES[-1] else ()
     verdict = Verdict(None, "there is no example to try it with")
     try:
@@ -153,6 +159,11 @@ def proven(
     return replace(verdict, about=identity(handler))
 
 
+def _largest(most: int) -> int:
+    """The largest batch that is tried where up to `most` rows run at once."""
+    return min(most, SIZES[-1])
+
+
 def _takes(attempt: Attempt, item: Any) -> bool:
     try:
         attempt([item], 1)
@@ -173,15 +184,15 @@ def _report(verdict: Verdict, most: int, separable: str) -> None:
         logger.warning("%s: nobody knows whether a row's answer depends on its mates: %s", engine, verdict.cause)
 
 
-def _keep(model_dir: Path, about: About, verdict: Verdict) -> None:
-    if key := _key(model_dir, about):
+def _keep(model_dir: Path, about: About, most: int, verdict: Verdict) -> None:
+    if key := _key(model_dir, about, most):
         remember(model_dir / FILE, key, verdict.to_json())
 
 
-def _key(model_dir: Path, about: About) -> str:
-    """A digest of what the verdict is about, "" where nothing says what this folder holds."""
+def _key(model_dir: Path, about: About, most: int) -> str:
+    """A digest of what the verdict is about and how large batches are, "" where nothing says what this folder holds."""
     listed = content(model_dir)
-    return key_of([listed, asdict(about)]) if listed else ""
+    return key_of([listed, asdict(about), _largest(most)]) if listed else ""
 
 
 def _json(path: Path) -> dict[str, Any]:
