@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Settings
+from slotwise.worker.padding import pad_sequences
 from slotwise.worker.separability.about import identity
-from slotwise.worker.separability.proof import caller, kept, proven, settled
+from slotwise.worker.separability.proof import caller, keep_rows_apart, kept, proven, settled
 from slotwise.worker.separability.verdict import Verdict
 
 
@@ -112,6 +113,67 @@ def test_items_with_lengths_are_tried_among_mates_where_there_is_room_for_them(a
 
     assert settle(Lengths(item=[5, 9, 11], batch_size=2), archive).cause == "there are no mates to try"
     assert settle(Lengths(item=[5, 9, 11], batch_size=8), archive).separable is False
+
+
+class Mean(Counting):
+    """The mean of each row's tokens and of its padding."""
+
+    pads, most_tokens, alike = True, 99, False
+
+    def groups(self, items: Any) -> list[list[int]]:
+        return [[i] for i in range(len(items))] if self.alike else super().groups(items)
+
+    def collate(self, items: list[Any]) -> Any:
+        if max(map(len, items)) > self.most_tokens:
+            raise ValueError("too long")
+        return pad_sequences(items, 0)
+
+    def predict(self, inputs: Any) -> Any:
+        ids, mask = inputs
+        return ids.sum(1, keepdims=True) / (np.float32(ids.shape[1]) if self.pads else mask.sum(1, keepdims=True))
+
+
+def test_a_network_that_forgets_the_mask_gets_each_row_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    mean = Mean(item=[5, 9, 11, 4])
+    found = keep_rows_apart(mean, tmp_path)
+    assert (found.separable, mean.max_rows) == (False, 1)
+    assert "padding changes a row: a number moves by 3.6e+00 beside a longer one: rows run one by one" in caplog.text
+    with pytest.raises(ValueError, match="requires that rows are kept apart: padding changes a row"):
+        settle(Mean(item=[5, 9, 11, 4], model={"separable": "required"}), tmp_path)
+    masked = Mean(item=[5, 9, 11, 4])
+    masked.pads = False
+    assert settle(masked, tmp_path).separable is True
+
+
+def test_where_the_model_takes_none_that_is_longer_a_shorter_one_is_beside_the_row(tmp_path: Path) -> None:
+    for pads in (True, False):
+        mean = Mean(item=[5, 9, 11, 4])
+        mean.most_tokens, mean.pads = 4, pads
+        assert settle(mean, tmp_path).separable is not pads
+    short = Mean(item=[5])
+    short.most_tokens = 1
+    assert settle(short, tmp_path).cause == "there are no mates to try"
+
+
+def test_padding_is_no_matter_where_no_two_lengths_run_together(tmp_path: Path) -> None:
+    mean = Mean(item=[5, 9, 11, 4])
+    mean.alike = True
+    assert settle(mean, tmp_path).separable is True
+
+
+def test_an_engine_that_rounds_to_bf16_may_move_a_row_farther(tmp_path: Path) -> None:
+    class Rounding(Mean):
+        def predict(self, inputs: Any) -> Any:
+            return inputs[0].max(1, keepdims=True) * (1 + 0.05 * (inputs[0].shape[1] > 4))
+
+    found = {one: settle(Rounding(item=[5, 9, 11, 4], precision=one), tmp_path).separable for one in ("fp32", "auto", "bf16")}
+    assert found == {"fp32": False, "auto": False, "bf16": True}
+
+
+def test_a_verdict_of_a_release_that_did_not_look_at_padding_is_found_anew(archive: Path) -> None:
+    mean = Mean(item=[5, 9, 11, 4])
+    carry(archive, Verdict(True, sizes=(3, 4, 8), about=identity(mean)).to_json())
+    assert settle(mean, archive).separable is False
 
 
 def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

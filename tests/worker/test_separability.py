@@ -18,7 +18,7 @@ from slotwise.worker.separability.about import About
 from slotwise.worker.separability.bits import Deviation, bits
 from slotwise.worker.separability.mates import company
 from slotwise.worker.separability.proof import caller
-from slotwise.worker.separability.two_batches import prove
+from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, prove
 from slotwise.worker.separability.verdict import Verdict
 
 SIZES = (2, 3, 4, 8, 16)
@@ -146,11 +146,38 @@ class Encoder(Serving):
 def test_sequences_are_tried_among_shorter_ones_at_one_padded_length() -> None:
     masked, bare = Encoder(lambda x: x, Text([5, 9, 11, 2])), Encoder(lambda x: x, Text([5, 9, 11, 2]))
     bare.masked = False
-    assert verdict(masked).separable is True
-    assert verdict(masked).sizes == (3, 4, 8, 16), "in a batch of two the longest leaves no place for a mate"
-    padded = verdict(bare)
-    assert padded.separable is True
-    assert padded.between_shapes.relative > 0.1, "without a mask the answer depends on the padded length, which is said"
+    assert verdict(masked) == Verdict(True, sizes=SIZES, between_shapes=verdict(masked).between_shapes)
+    assert verdict(masked, (2,)).cause == "there are no mates to try", "the longest leaves no place for one"
+    found = verdict(bare)
+    assert (found.separable, found.most_rows, found.sizes) == (False, 1, ())
+    assert found.cause.startswith("padding changes a row: a number moves by ")
+    assert found.between_shapes.relative > 0.1
+
+
+@pytest.mark.parametrize(
+    ("moves", "tolerance", "separable"), [(0.01, PADDING, True), (0.05, PADDING, False), (0.05, 0.1, True)]
+)
+def test_padding_may_move_a_row_by_what_engines_round(moves: float, tolerance: float, separable: bool) -> None:
+    class Rounding(Encoder):
+        def predict(self, inputs: Any) -> Any:
+            return np.asarray(super().predict(inputs)) * (1 + moves * (inputs[0].shape[1] - 4) / 4)
+
+    found = verdict(Rounding(lambda x: x, Text([5, 9, 11, 2])), tolerance=tolerance)
+    assert found.separable is separable
+    assert found.between_shapes.relative == pytest.approx(moves, rel=1e-3), "it is said, be it much or little"
+
+
+@pytest.mark.parametrize("left", [False, True])
+@pytest.mark.parametrize("leaks", [False, True])
+def test_an_output_that_is_padded_itself_is_compared_without_its_padding(left: bool, leaks: bool) -> None:
+    class Tokens(Encoder):
+        def predict(self, inputs: Any) -> Any:
+            ids, _ = inputs
+            each = weights(60, 4)[ids] + (leaks * ids.shape[1])
+            each = np.stack([np.roll(row, left * (ids != 0).sum() % len(row), 0) for row, ids in zip(each, ids, strict=True)])
+            return [{"tokens": row, "kinds": [int(one) for one in row.argmax(1)]} for row in each]
+
+    assert verdict(Tokens(lambda x: x, Text([5, 9, 11, 2]))).separable is not leaks
 
 
 def test_text_is_compared_as_text() -> None:
@@ -166,6 +193,14 @@ def test_text_is_compared_as_text() -> None:
 
     echoed = verdict(Echo(lambda x: x, Text([5, 9, 11, 2])))
     assert (echoed.separable, echoed.same_bits, echoed.even) == (True, 1, ()), "the numbers behind it may differ"
+
+    class Padded(Echo):
+        def predict(self, inputs: Any) -> Any:
+            return [{"text": str(row)} for row in inputs[0]]
+
+    padded = Padded(lambda x: x, Text([5, 9, 11, 2]))
+    assert verdict(padded).cause == "padding changes a row: its output is another one beside a longer one"
+    assert verdict(padded, tolerance=PADDING_ROUNDED).separable is True, "a tie of two tokens may turn where much is rounded"
     found = verdict(FirstAnswers(lambda x: x, Text([5, 9, 11, 2])))
     assert (found.separable, found.cause) == (False, "mixes rows: a batch of 3, shorter mates")
 

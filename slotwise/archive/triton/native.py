@@ -142,10 +142,9 @@ def _batch(info: ArchiveInfo, profile: Profile, free: bool) -> tuple[int, list[s
         elsewhere = profile.device == "cuda" and profile.batch_size > 1
         notes = [f"that rows keep apart was proven on {verdict.about}, and not on a GPU"] if elsewhere else []
         most = min(profile.batch_size, verdict.most_rows or profile.batch_size)
-        if holds_for(verdict, most):
-            return most, notes
-        most = max(verdict.sizes, default=1)
-        return most, [*notes, f"batches of {most}, because rows were proven to keep apart in no larger ones"]
+        tried = most if holds_for(verdict, most) else min(most, max(verdict.sizes, default=1))
+        notes += [f"batches of {tried}, because rows were proven to keep apart in no larger ones"] if tried < most else []
+        return tried, notes
     most = min(profile.batch_size, (verdict.most_rows if verdict else 0) or 1)
     cause = verdict.cause if verdict else "it was never tried"
     return most, [f"batches of {most}, because rows are not proven to keep apart: {cause}"] if profile.batch_size > most else []

@@ -62,6 +62,39 @@ def difference(expected: Any, observed: Any) -> Deviation:
     return Deviation(np.inf, np.inf)
 
 
+def padded_difference(expected: Any, observed: Any) -> Deviation:
+    """How far two outputs are apart, of which the second may be padded to its batch's length, at its end or its beginning."""
+    ends = (difference(expected, _cut(expected, observed, at_end)) for at_end in (True, False))
+    return min(ends, key=lambda deviation: deviation.absolute)
+
+
+def _cut(expected: Any, observed: Any, at_end: bool) -> Any:
+    """As much of an output as the expected one has."""
+    if isinstance(expected, Mapping) and isinstance(observed, Mapping):
+        return {name: _cut(expected.get(name), part, at_end) for name, part in observed.items()}
+    if isinstance(expected, np.ndarray) and isinstance(observed, np.ndarray) and expected.ndim == observed.ndim:
+        return observed[tuple(_kept(*lengths, at_end) for lengths in zip(expected.shape, observed.shape, strict=True))]
+    if isinstance(expected, list | tuple) and isinstance(observed, list | tuple):
+        return observed[_kept(len(expected), len(observed), at_end)]
+    return observed
+
+
+def _kept(wanted: int, there: int, at_end: bool) -> slice:
+    return slice(wanted) if at_end else slice(max(0, there - wanted), None)
+
+
+def largest(value: Any) -> float:
+    """The largest number of an output, whatever its sign; 0 where it holds none."""
+    if isinstance(value, Mapping):
+        return max(map(largest, value.values()), default=0.0)
+    if isinstance(value, list | tuple):
+        return max(map(largest, value), default=0.0)
+    if hasattr(value, "__dict__"):
+        return largest(vars(value))
+    array = np.asarray(value)
+    return float(np.abs(array).max()) if array.dtype.kind in "iufc" and array.size else 0.0
+
+
 def holds_floats(value: Any) -> bool:
     """Whether an output is numbers that an engine rounds, and not only what was made of them: a text, or the best label."""
     if isinstance(value, np.ndarray | np.generic):

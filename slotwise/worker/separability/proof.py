@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,9 @@ from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
-from slotwise.worker.separability.mates import company
+from slotwise.worker.separability.mates import Company, company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
-from slotwise.worker.separability.two_batches import Attempt, prove
+from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove
 from slotwise.worker.separability.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -100,8 +102,11 @@ def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
 
 
 def holds_for(verdict: Verdict, most: int) -> bool:
-    """Whether it holds for batches of `most` rows: what keeps rows apart may mix them in larger ones than were tried."""
-    return not verdict.separable or max(verdict.sizes, default=0) >= _largest(most)
+    """Whether it holds for batches of `most` rows: what keeps rows apart may mix them in larger ones than were tried.
+
+    Two rows were always tried, but by releases that did not look at padding.
+    """
+    return not verdict.separable or (2 in verdict.sizes and max(verdict.sizes) >= _largest(most))
 
 
 def carried(settings: Mapping[str, Any]) -> list[Verdict]:
@@ -137,7 +142,7 @@ def proven(
     verdict = Verdict(None, "there is no example to try it with")
     try:
         if (whole := company(model_dir, handler)) is not None:
-            longest = whole.longest if whole.longest is not None and _takes(attempt, whole.longest) else None
+            whole = _taken(attempt, whole)
             settling = getattr(handler.engine, "warm_up_runs", 1)
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
             for i, row in enumerate(rows):
@@ -147,7 +152,8 @@ def proven(
                     whole.mates,
                     tried,
                     copies=copies,
-                    longest=longest,
+                    longest=whole.longest,
+                    tolerance=_tolerance(handler, row, whole.longest),
                     settling=settling,
                     budget_s=stop_at - clock(),
                     clock=clock,
@@ -162,6 +168,25 @@ def proven(
 def _largest(most: int) -> int:
     """The largest batch that is tried where up to `most` rows run at once."""
     return min(most, SIZES[-1])
+
+
+def _taken(attempt: Attempt, whole: Company) -> Company:
+    """The company without a longest that the model refuses: then the row is the longest, and what is shorter the row."""
+    if whole.longest is None or _takes(attempt, whole.longest):
+        return whole
+    mates = dict(whole.mates)
+    shorter = mates.pop("shorter", None)
+    if shorter is None or not mates or not _takes(attempt, shorter):
+        return replace(whole, longest=None)
+    return Company(shorter, mates, whole.row)
+
+
+def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
+    """How far padding may move a row: as far as its engine rounds, or at will where no two lengths run together."""
+    if longest is not None and not any({0, 1} <= set(group) for group in handler.groups(deepcopy([longest, row]))):
+        return math.inf
+    precision = getattr(handler.engine, "precision", handler.settings.precision)
+    return PADDING_ROUNDED if precision in ("bf16", "int8") else PADDING
 
 
 def _takes(attempt: Attempt, item: Any) -> bool:

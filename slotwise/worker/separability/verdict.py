@@ -17,7 +17,8 @@ class Verdict:
     """What was found out about whether one archive's network keeps its rows apart on one engine.
 
     separable: True, False, or None where that is not known. cause: why not True, in plain words. most_rows: how many rows may
-    run at once by this proof; 0 means any number. sizes: the batches in which no mates changed the row, smallest first.
+    run at once by this proof; 0 means any number. sizes: the batches in which no mates changed the row, smallest first; in that
+    of two, where items have lengths, a longer one moved it by less than the tolerance.
 
     between_shapes: how far a row's output is at most from what it is alone. same_bits: the largest batch up to which a row has
     the same bits at every size and place; 1 where they depend on that. even: the batches in which it has the same bits at every
@@ -51,7 +52,7 @@ class Verdict:
         """What follows from it for a batch, in one line."""
         if self.separable:
             apart = self.between_shapes.absolute
-            between = f"another batch size moves a number by {apart:.1e} at most" if apart else "in batches of any size"
+            between = f"another shape of batch moves a number by {apart:.1e} at most" if apart else "in batches of any size"
             return f"its mates change no bit of a row; {between}"
         if not self.most_rows:
             return f"nobody knows whether mates change a row: {self.cause}"
