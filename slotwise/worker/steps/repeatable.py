@@ -18,34 +18,27 @@ from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault
 from slotwise.worker.steps.step_engine import StepEngine, StepRow
 
+TOKENS, OTHER_TOKENS = (1, 0), (0, 0)  # of the steps after an item, and after the one in the other slot
 TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
 
 
-def objection(engine: StepEngine, item: object) -> str | None:
+def objection(engine: StepEngine, item: object, others: Iterable[object] = ()) -> str | None:
     """Why this engine's rows must run one by one; None where they may run together, and again. Raises what the engine raises.
 
-    item: a valid one, which is read into the slots 0 and 1. They are free again afterwards.
+    item: a valid one. others: further ones; the first that gives another output is read beside it, because of two that are the
+    same nobody sees where a slot has what is the other one's. Without any it is the item itself. The slots 0 and 1, into which
+    they are read, are free again afterwards.
     """
-    others = [1] if engine.slots > 1 else []
     try:
-        first = _read(engine, 0, item)
-        steps = [StepRow(0, 0, 0), StepRow(0, 1, 1)]
-        once = [_outputs(engine, [row])[0] for row in steps]
-        if not _same(_outputs(engine, [steps[1]])[0], once[1]) or not _same(_outputs(engine, [steps[0]])[0], once[0]):
-            return "a step that is repeated gives another output"
-        if not _same(_read(engine, 0, item), first):
+        mine = _alone(engine, item, TOKENS)
+        for k in (1, 0):
+            if not _same(_stepped(engine, StepRow(0, TOKENS[k], k)), mine[k + 1]):
+                return "a step that is repeated gives another output"
+        if not _same(_read(engine, 0, item), mine[0]):
             return "an item that is read into a slot again gives another output"
-        for slot in others:
-            _read(engine, slot, item)
-            _outputs(engine, [StepRow(slot, 1, 0)])
-            together = _outputs(engine, [StepRow(0, 0, 0), StepRow(slot, 1, 1)])
-            apart = _outputs(engine, [StepRow(slot, 1, 1), StepRow(0, 1, 1)])
-            if not _same(together[0], once[0]) or not _same(apart[1], once[1]) or not _same(together[1], apart[0]):
-                return "the output of a slot is another one where another slot has a step, too"
+        return _mixed(engine, item, mine, others)
     finally:
-        for slot in [0, *others]:
-            engine.free(slot)
-    return None
+        _free(engine)
 
 
 def objection_together(engine: StepEngine, item: object, others: Iterable[object]) -> str | None:
@@ -57,36 +50,69 @@ def objection_together(engine: StepEngine, item: object, others: Iterable[object
     if engine.slots < 2:
         return None
     try:
-        first = _alone(engine, 0, item)
-        other, second = next(_differing(engine, first, others), (None, None))
+        first = _alone(engine, item, [0])
+        tried = _tried(engine, others, [0])
+        other, second = next((one for one in tried if not any(map(_same, first, one[1]))), (None, None))
         if second is None:
             return "no two examples give different outputs, so nobody would see one in the other's place"
         made = _rows(engine.prefill_all([0, 1], [owned(item), owned(other)]), 2)
         for slot, alone in enumerate((first, second)):
-            if not _same(made[slot], alone[0]) or not _same(_outputs(engine, [StepRow(slot, 0, 0)])[0], alone[1]):
+            if not _same(made[slot], alone[0]) or not _same(_stepped(engine, StepRow(slot, 0, 0)), alone[1]):
                 return "an item that is read together with another one gives another output"
     finally:
-        engine.free(0)
-        engine.free(1)
+        _free(engine)
     return None
 
 
-def _alone(engine: StepEngine, slot: int, item: object) -> tuple[object, object]:
-    """What reading an item gives, and a step after it."""
-    return _read(engine, slot, item), _outputs(engine, [StepRow(slot, 0, 0)])[0]
+def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Iterable[object]) -> str | None:
+    """Why an item in slot 0 and another one in slot 1 give other outputs than each alone in slot 0; None where they do not.
+
+    mine: what the item gives alone.
+    """
+    if engine.slots < 2:
+        return None
+    other = next((other for other, given in _tried(engine, others, TOKENS) if not _same(given[-1], mine[-1])), item)
+    theirs = _alone(engine, other, OTHER_TOKENS)
+    own = [StepRow(0, token, k) for k, token in enumerate(TOKENS)]
+    beside = [StepRow(1, token, k) for k, token in enumerate(OTHER_TOKENS)]
+    engine.free(0)
+    given = [
+        (_read(engine, 0, item), mine[0]),
+        (_stepped(engine, own[0]), mine[1]),
+        (_read(engine, 1, other), theirs[0]),
+        (_stepped(engine, beside[0]), theirs[1]),
+        (_stepped(engine, own[1]), mine[2]),
+        (_stepped(engine, beside[1]), theirs[2]),
+    ]
+    if not all(_same(*both) for both in given):
+        return "the output of a slot is another one where another slot is in use, too"
+    made = _outputs(engine, [own[0], beside[1]]) + _outputs(engine, [beside[1], own[1]])
+    if not all(map(_same, made, (mine[1], theirs[2], theirs[2], mine[2]))):
+        return "the output of a slot is another one where another slot has a step, too"
+    return None
 
 
-def _differing(
-    engine: StepEngine, first: tuple[object, object], others: Iterable[object]
-) -> Iterator[tuple[object, tuple[object, object]]]:
-    """The items whose outputs, read alone into slot 1, are not those of the first one, and these outputs."""
+def _alone(engine: StepEngine, item: object, tokens: Sequence[int]) -> list[object]:
+    """What reading an item into slot 0 gives, and a step for each of these tokens after it."""
+    engine.free(0)
+    return [_read(engine, 0, item), *(_stepped(engine, StepRow(0, token, k)) for k, token in enumerate(tokens))]
+
+
+def _tried(engine: StepEngine, others: Iterable[object], tokens: Sequence[int]) -> Iterator[tuple[object, list[object]]]:
+    """The items that the engine takes, and what each gives alone."""
     for other in others:
         try:
-            second = _alone(engine, 1, other)
+            if index(engine.tokens(owned(other))) > engine.longest_item:
+                continue
+            given = _alone(engine, other, tokens)
         except Exception:  # it was made up, and is none
             continue
-        if not _same(first[0], second[0]) and not _same(first[1], second[1]):
-            yield other, second
+        yield other, given
+
+
+def _free(engine: StepEngine) -> None:
+    for slot in range(min(2, engine.slots)):
+        engine.free(slot)
 
 
 class AskedOnce(StepEngine):
@@ -136,6 +162,10 @@ def _read(engine: StepEngine, slot: int, item: object) -> object:
     if half:
         engine.prefill_part(slot, own, 0, half)
     return rows_of([on_host(engine.prefill_part(slot, own, half, length))], 1, 1, ROWS)[0]
+
+
+def _stepped(engine: StepEngine, row: StepRow) -> object:
+    return _outputs(engine, [row])[0]
 
 
 def _outputs(engine: StepEngine, rows: list[StepRow]) -> list[object]:

@@ -116,4 +116,4 @@ class StepAuthor(Protocol):
         """One valid item, to warm up and to tell a bad input from a dead engine; None where there is none."""
 
     def others(self) -> Iterable[Any]:
-        """Further items, to prove with that items may be read together."""
+        """Further items, to prove with that slots keep apart, and that items may be read together."""

@@ -58,7 +58,7 @@ class StepLoop(SlotHolders):
         Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone and once.
         """
         item = author.example()
-        why = "the handler gives no example to try it with" if item is None else objection(engine, item)
+        why = "the handler gives no example to try it with" if item is None else objection(engine, item, author.others())
         if why is not None:
             logger.warning("every row of a step runs alone: %s", why)
             padding, engine = Padding("none", 1), AskedOnce(engine)

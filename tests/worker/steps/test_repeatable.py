@@ -14,6 +14,7 @@ from tests.worker.steps.toy_engine import AddingEngine, item
 
 ITEM = item(3, 4)
 OTHER: dict[str, Any] = {**ITEM, "text": [5, 9]}
+MIXES = "the output of a slot is another one where another slot is in use, too"
 
 
 class Appends(AddingEngine):
@@ -41,6 +42,47 @@ class Normalises(AddingEngine):
     def step(self, rows: Sequence[StepRow]) -> Any:
         outputs = super().step(rows)
         return outputs / outputs.max()
+
+
+class OneCache(AddingEngine):
+    """All slots have one cache, written at the position that a row names."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        return super().prefill(0, item)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        return super().step([row._replace(slot=0) for row in rows])
+
+
+class KeptOnce(AddingEngine):
+    """Keeps what it has read of an item once, and not for each slot."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        output = super().prefill(slot, item)
+        self.source = int(output[0])
+        return output
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        for row in rows:
+            self.held[row.slot][0] = self.source
+        return super().step(rows)
+
+
+class ForgetsTokens(AddingEngine):
+    """A prefill empties what every other slot was given since its own."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.held = {other: [held[0]] + [0] * (len(held) - 1) for other, held in self.held.items()}
+        return super().prefill(slot, item)
+
+
+class FirstSlots(AddingEngine):
+    """Every slot's steps see what slot 0 has read."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        for row in rows:
+            self.held[row.slot][0] = self.held[0][0]
+        return super().step(rows)
 
 
 class InParts(AddingEngine):
@@ -94,15 +136,37 @@ class SwapsSlots(Together):
         (Appends(), "a step that is repeated gives another output"),
         (ReadsOnTop(), "an item that is read into a slot again gives another output"),
         (Normalises(), "the output of a slot is another one where another slot has a step, too"),
+        (OneCache(), MIXES),
+        (KeptOnce(), MIXES),
+        (ForgetsTokens(), MIXES),
+        (FirstSlots(), MIXES),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
 )
 def test_what_may_not_run_together_is_told_and_no_slot_is_left(engine: AddingEngine, said: str | None) -> None:
-    assert objection(engine, ITEM) == said
+    assert objection(engine, ITEM, ["no item", ITEM, OTHER]) == said
     assert engine.held == {}
-    assert objection(engine, item(3)) == said, "an item of one token has no first half"
+    assert objection(engine, item(3), [OTHER]) == said, "an item of one token has no first half"
     assert engine.held == {}
     assert ITEM["text"] == [3, 4]
+
+
+def test_without_another_item_the_example_is_read_into_both_slots() -> None:
+    assert objection(AddingEngine(), ITEM) is None
+    assert objection(OneCache(), ITEM) == MIXES
+    assert objection(KeptOnce(), ITEM) is None, "nobody sees whose it is"
+
+
+def test_an_item_that_is_too_long_is_not_tried() -> None:
+    class Short(InParts):
+        longest_item = 2
+
+        def prefill_part(self, slot: int, item: Any, start: int, stop: int) -> Any:
+            assert stop <= self.longest_item
+            return super().prefill_part(slot, item, start, stop)
+
+    engine = Short()
+    assert objection(engine, ITEM, [item(1, 2, 3), OTHER]) is None
 
 
 def test_what_may_not_be_read_together_is_told() -> None:
