@@ -7,6 +7,7 @@ same whatever the other slots hold, but for what a kernel does differently with 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from operator import index
 from typing import Any
@@ -17,6 +18,8 @@ from slotwise.worker.outputs import ROWS, on_host, rows_of
 from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault
 from slotwise.worker.steps.step_engine import StepEngine, StepRow
+
+logger = logging.getLogger(__name__)
 
 TOKENS, OTHER_TOKENS = (1, 0), (0, 0)  # of the steps after an item, and after the one in the other slot
 TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
@@ -36,7 +39,21 @@ def objection(engine: StepEngine, item: object, others: Iterable[object] = ()) -
                 return "a step that is repeated gives another output"
         if not _same(_read(engine, 0, item), mine[0]):
             return "an item that is read into a slot again gives another output"
-        return _mixed(engine, item, mine, others)
+        return _mixed(engine, item, mine, others, at_once=True)
+    finally:
+        _free(engine)
+
+
+def objection_to_slots(engine: StepEngine, item: object, others: Iterable[object]) -> str | None:
+    """Why only one stream at a time may be in this engine; None where its slots keep apart as long as each row runs alone.
+
+    item and others: as of `objection`. No step is repeated.
+    """
+    try:
+        return _mixed(engine, item, _alone(engine, item, TOKENS), others, at_once=False)
+    except Exception:
+        logger.warning("the engine's slots could not be tried", exc_info=True)
+        return "it fails where two slots are in use"
     finally:
         _free(engine)
 
@@ -64,10 +81,10 @@ def objection_together(engine: StepEngine, item: object, others: Iterable[object
     return None
 
 
-def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Iterable[object]) -> str | None:
+def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Iterable[object], *, at_once: bool) -> str | None:
     """Why an item in slot 0 and another one in slot 1 give other outputs than each alone in slot 0; None where they do not.
 
-    mine: what the item gives alone.
+    mine: what the item gives alone. at_once: whether rows of both are to run in one step, too.
     """
     if engine.slots < 2:
         return None
@@ -86,6 +103,8 @@ def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Ite
     ]
     if not all(_same(*both) for both in given):
         return "the output of a slot is another one where another slot is in use, too"
+    if not at_once:
+        return None
     made = _outputs(engine, [own[0], beside[1]]) + _outputs(engine, [beside[1], own[1]])
     if not all(map(_same, made, (mine[1], theirs[2], theirs[2], mine[2]))):
         return "the output of a slot is another one where another slot has a step, too"

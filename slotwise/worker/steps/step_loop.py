@@ -16,9 +16,12 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.steps.decoded_streams import DecodedStream, SlotHolders
 from slotwise.worker.steps.engine_calls import is_no_memory
 from slotwise.worker.steps.open_streams import first_in_turn, logger, longest_held
-from slotwise.worker.steps.repeatable import AskedOnce, objection, objection_together
+from slotwise.worker.steps.repeatable import AskedOnce, objection, objection_to_slots, objection_together
+from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import StepAuthor, StepEngine
 from slotwise.worker.steps.streams import TurnLimits
+
+NO_EXAMPLE = "the handler gives no example to try it with"
 
 
 class StepLoop(SlotHolders):
@@ -56,13 +59,18 @@ class StepLoop(SlotHolders):
         """A runner that is warmed up. Raises what the engine raises on the author's example.
 
         Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone and once.
+        Where its slots do not keep apart even so, streams run one after the other.
         """
-        item = author.example()
-        why = "the handler gives no example to try it with" if item is None else objection(engine, item, author.others())
+        item, mixes = author.example(), None
+        why = NO_EXAMPLE if item is None else objection(engine, item, author.others())
         if why is not None:
             logger.warning("every row of a step runs alone: %s", why)
+            mixes = NO_EXAMPLE if item is None else objection_to_slots(engine, item, author.others())
             padding, engine = Padding("none", 1), AskedOnce(engine)
         loop = cls(engine, author, limits, padding, clock)
+        if mixes is not None:
+            logger.warning("streams run one after the other, in one slot: %s", mixes)
+            loop.slots = SlotTable(1, clock)
         if engine.together and item is not None and (why := objection_together(engine, item, author.others())) is not None:
             logger.warning("items are read one by one: %s", why)
             loop.together = False

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slotwise.worker.steps.repeatable import objection, objection_together
+from slotwise.worker.steps.repeatable import objection, objection_to_slots, objection_together
 from slotwise.worker.steps.step_engine import StepRow
-from tests.worker.steps.toy_engine import AddingEngine, item
+from slotwise.worker.steps.step_loop import StepLoop
+from slotwise.worker.steps.streams import Stream
+from tests.worker.steps.toy_engine import AddingEngine, Counting, finished, item
 
 ITEM = item(3, 4)
 OTHER: dict[str, Any] = {**ITEM, "text": [5, 9]}
@@ -149,6 +151,57 @@ def test_what_may_not_run_together_is_told_and_no_slot_is_left(engine: AddingEng
     assert objection(engine, item(3), [OTHER]) == said, "an item of one token has no first half"
     assert engine.held == {}
     assert ITEM["text"] == [3, 4]
+
+
+class AppendsToOne(Appends):
+    """Its cache grows, and all slots have one."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        return super().prefill(0, item)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        return super().step([row._replace(slot=0) for row in rows])
+
+
+class Breaks(AddingEngine):
+    """Holds one item only."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.held.clear()
+        return super().prefill(slot, item)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (AddingEngine(), None),
+        (AppendsToOne(slots=1), None),
+        (Appends(), None),
+        (ReadsOnTop(), None),
+        (Normalises(), None),
+        (AppendsToOne(), MIXES),
+        (OneCache(), MIXES),
+        (KeptOnce(), MIXES),
+        (Breaks(), "it fails where two slots are in use"),
+    ],
+    ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
+)
+def test_slots_that_do_not_keep_apart_even_one_row_a_call_are_told(engine: AddingEngine, said: str | None) -> None:
+    assert objection_to_slots(engine, ITEM, [OTHER]) == said
+    assert engine.held == {}
+
+
+@pytest.mark.parametrize("kind", [AppendsToOne, OneCache, KeptOnce])
+def test_streams_of_an_engine_that_mixes_its_slots_have_what_they_have_alone(
+    kind: type[AddingEngine], caplog: pytest.LogCaptureFixture
+) -> None:
+    def given(*numbers: int) -> dict[Hashable, tuple[str, int]]:
+        loop = StepLoop.start(kind(), Counting(ITEM))
+        loop.offer([Stream(number, item(number, tokens=5)) for number in numbers])
+        return finished(loop)
+
+    assert given(100, 1000) == given(100) | given(1000)
+    assert "streams run one after the other, in one slot: " in caplog.text
 
 
 def test_without_another_item_the_example_is_read_into_both_slots() -> None:

@@ -128,6 +128,7 @@ def test_an_engine_that_cannot_be_asked_twice_is_asked_once(kind: type[AddingEng
     engine = kind(3)
     loop = StepLoop.start(engine, Example())
     assert (loop.calls.padding.max_rows == 1) == alone_only
+    assert loop.slots.count == 3, "its slots keep apart"
     assert not engine.held
     engine.calls.clear()
     loop.offer([Stream(i, item(i)) for i in range(3)])
