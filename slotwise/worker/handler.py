@@ -5,6 +5,7 @@ The pipeline calls them (pipeline.py, hooks.py). Whatever a hook does wrong cost
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +25,8 @@ class BatchHandler:
 
     max_rows: the most rows that run at once; None means the batch_size of the registration. settings: how this worker is to
     run, and model_dir: the folder of the extracted archive, both set before `load`. engine: what `load` returned. metrics:
-    numbers of your own, by `metrics.count(name, value)` and `metrics.time(name, ms)`.
+    numbers of your own, by `metrics.count(name, value)` and `metrics.time(name, ms)`. predict_until: the time on the monotonic
+    clock after which the batch that runs has none left for the model; infinite where nobody waits.
     """
 
     max_rows: ClassVar[int | None] = None
@@ -33,6 +35,7 @@ class BatchHandler:
     settings: Settings
     model_dir: Path = Path()
     engine: Any
+    predict_until: float = math.inf
     _host: ClassVar[Callable[[BatchHandler], Any]]  # makes the entry point; slotwise.worker sets it: hosts import this module
 
     def load(self, model_dir: Path, settings: Settings) -> Any:

@@ -18,7 +18,7 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Row, Tally
 from slotwise.worker.memory_ceiling import MemoryCeiling
 from slotwise.worker.padding import Padding
-from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)
 
@@ -187,8 +187,8 @@ class _Bisection:
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
             return error
         self.largest_run = max(self.largest_run, size)
-        if all(row.error is not None for row in piece.rows):  # the state of the engine itself may be NaN
-            self.unsure += piece.rows
+        if all(row.error is not None for row in piece.rows):  # the engine itself may be NaN; that time was over says nothing
+            self.unsure += [row for row in piece.rows if row.error and not isinstance(row.error.source, DeadlineExceeded)]
         else:
             self.unsure = []
         return None

@@ -15,6 +15,7 @@ What a hook returned is owned before any hook is called again, so nobody's value
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -151,6 +152,7 @@ class Pipeline:
             for row in batch.rows:
                 row.refuse(Refusal.of(Unavailable("this worker is being restarted")))
             return
+        self.handler.predict_until = budget.predict_until
         try:
             for helping in helpings(batch.rows, self.padding.max_rows):
                 if budget.over(budget.predict_until):
@@ -169,6 +171,8 @@ class Pipeline:
                 if row.error is NOT_RUN:
                     row.refuse(dead)
             self.dead = True
+        finally:
+            self.handler.predict_until = math.inf
         for owner in batch.tally.hopeless():  # as a whole: which of its rows ran depends on who was in its batch
             batch.slots[owner].error = TOO_MANY_GUILTY
 
@@ -218,4 +222,8 @@ class Pipeline:
         slot.answer = slot.error.answer(headers)
 
     def _alive(self) -> bool:
-        return self.hooks.alive(1)  # every engine is prepared for one row
+        until, self.handler.predict_until = self.handler.predict_until, math.inf
+        try:
+            return self.hooks.alive(1)  # every engine is prepared for one row
+        finally:
+            self.handler.predict_until = until

@@ -92,7 +92,7 @@ class StreamHandler(BatchHandler):
         """
         if not self.streams:
             return super().predict(inputs)  # type: ignore[no-any-return]
-        until = time.monotonic() + self.settings.response_timeout_s / 2
+        until = min(time.monotonic() + self.settings.response_timeout_s / 2, self.predict_until)
         runner, pieces, errors = self.runner, [list[bytes]() for _ in inputs], dict[int, Refusal | None]()
         try:
             runner.offer([Stream(i, item, deadline=until) for i, item in enumerate(inputs)])
