@@ -1,4 +1,4 @@
-"""Whole answers of a handler that streams keep to the time of their batch."""
+"""Whole answers of a handler that streams keep to the time of their batch, and to the size that is sent."""
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ class Slow(Words):
             yield piece
 
 
+class Large(Words):
+    """Every piece has 10 KB. given: how many."""
+
+    given = 0
+
+    def stream(self, item: int) -> Iterator[str]:
+        for _ in range(item):
+            self.given += 1
+            yield 10_000 * "x"
+
+
 def answered(pipeline: Pipeline, *bodies: list[int]) -> list[Any]:
     return pipeline.answer([Request(json.dumps(body).encode(), Headers(), f"id-{i}") for i, body in enumerate(bodies)])
 
@@ -63,3 +74,14 @@ def test_a_group_that_starts_late_leaves_time_to_answer_those_before_it(
     assert {one["error"]["message"] for one in late} == {"the deadline passed before the answer was whole"}
     assert not pipeline.dead
     assert pipeline.handler.predict_until == float("inf")
+
+
+def test_who_says_more_than_is_sent_is_stopped_there_and_costs_nobody_else() -> None:
+    handler = Large()
+    pipeline = Pipeline.start(handler, Path("."), Settings(batch_size=2, response_timeout_s=8, max_response_bytes=45_000))
+    stranger, endless = answered(pipeline, [4], [10**9])
+    assert (stranger.status, len(stranger.body)) == (200, 40_000)
+    said = json.loads(endless.body)["error"]["message"]
+    assert (endless.status, said) == (500, "the answer has more than the 45000 bytes that the server sends at most")
+    assert handler.given == 4 + 5
+    assert handler.runner.turn() == []

@@ -40,6 +40,11 @@ def outcome_as_object(outcome: Next | End | SlotError) -> Next | End | SlotError
     return outcome
 
 
+def too_many_bytes(most: int) -> ModelFault:
+    """What an answer whose pieces have more bytes than that ends with."""
+    return ModelFault(f"the answer has more than the {most} bytes that the server sends at most")
+
+
 def parsed(data: Sequence[bytes]) -> list[Piece]:
     """Pieces as they were sent, as objects again."""
     return [json.loads(one) for one in data]

@@ -21,7 +21,7 @@ from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError
 from slotwise.worker.steps.streams import Runner, Stream, StreamPiece
-from slotwise.worker.streaming.piece_objects import parsed
+from slotwise.worker.streaming.piece_objects import parsed, too_many_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ class StreamDesk:
         one.bytes_out += len(data)
         most = self.pipeline.settings.max_response_bytes
         if one.bytes_out + sum(map(len, one.sent)) > most:
-            return [self._fail(one, ModelFault(f"the answer has more than the {most} bytes that the server sends at most"))]
+            return [self._fail(one, too_many_bytes(most))]
         if not one.wants_pieces:
             one.pieces[k].append(data)
             return []

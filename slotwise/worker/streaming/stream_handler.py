@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -29,8 +30,8 @@ from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.steps.generators import GeneratorLoop
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepState
 from slotwise.worker.steps.step_loop import StepLoop
-from slotwise.worker.steps.streams import Runner, Stream, StreamPiece, TurnLimits
-from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outcome_as_object, parsed, whole_text
+from slotwise.worker.steps.streams import Runner, Stream, StreamEvent, StreamPiece, TurnLimits
+from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outcome_as_object, parsed, too_many_bytes, whole_text
 
 
 class StreamHandler(BatchHandler):
@@ -93,21 +94,42 @@ class StreamHandler(BatchHandler):
         if not self.streams:
             return super().predict(inputs)  # type: ignore[no-any-return]
         until = min(time.monotonic() + self.settings.response_timeout_s / 2, self.predict_until)
-        runner, pieces, errors = self.runner, [list[bytes]() for _ in inputs], dict[int, Refusal | None]()
+        runner, wholes = self.runner, [_Whole(self.settings.max_response_bytes) for _ in inputs]
         try:
             runner.offer([Stream(i, item, deadline=until) for i, item in enumerate(inputs)])
-            while len(errors) < len(inputs):
+            while not all(one.ended for one in wholes):
                 for event in runner.turn():
-                    if isinstance(event, StreamPiece):
-                        pieces[int(str(event.id))].append(event.data)
-                    else:
-                        errors[int(str(event.id))] = event.error
+                    one = wholes[int(str(event.id))]
+                    if not one.ended and one.takes(event):
+                        runner.cancel(event.id)
                 if runner.dead:
                     raise RuntimeError("the engine is dead")
         finally:
             for i in range(len(inputs)):
                 runner.cancel(i)
-        return [error.error() if (error := errors[i]) else parsed(pieces[i]) for i in range(len(inputs))]
+        return [one.error.error() if one.error else parsed(one.pieces) for one in wholes]
+
+
+@dataclass
+class _Whole:
+    """What the stream of one item gave so far. most: bytes that its pieces may have."""
+
+    most: int
+    pieces: list[bytes] = field(default_factory=list)
+    size: int = 0
+    ended: bool = False
+    error: Refusal | None = None
+
+    def takes(self, event: StreamEvent) -> bool:
+        """Take a piece or the end. Returns whether it has ended."""
+        if isinstance(event, StreamPiece):
+            self.pieces.append(event.data)
+            self.size += len(event.data)
+            if self.size > self.most:
+                self.ended, self.error = True, Refusal.of(too_many_bytes(self.most))
+        else:
+            self.ended, self.error = True, event.error
+        return self.ended
 
 
 class _Author:
