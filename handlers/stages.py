@@ -28,5 +28,8 @@ class Stages(BatchHandler):
     def collate(self, items: list[Any]) -> list[Any]:
         return items
 
+    def predict(self, inputs: list[Any]) -> Any:
+        return self.engine(inputs, self.predict_until)
+
 
 handle = Stages.entry_point()

@@ -18,10 +18,11 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Row, Tally
 from slotwise.worker.memory_ceiling import MemoryCeiling
 from slotwise.worker.padding import Padding
-from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, OutOfMemory, SlotError
+from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, OutOfMemory, SlotError, StageFault
 
 logger = logging.getLogger(__name__)
 
+SAYS_NOTHING = (DeadlineExceeded, StageFault)  # of the engine: time was over, or a stage has tried its own
 Attempt = Callable[[list[Row], int], None]
 
 
@@ -187,8 +188,8 @@ class _Bisection:
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
             return error
         self.largest_run = max(self.largest_run, size)
-        if all(row.error is not None for row in piece.rows):  # the engine itself may be NaN; that time was over says nothing
-            self.unsure += [row for row in piece.rows if row.error and not isinstance(row.error.source, DeadlineExceeded)]
+        if all(row.error is not None for row in piece.rows):  # the state of the engine itself may be NaN
+            self.unsure += [row for row in piece.rows if row.error and not isinstance(row.error.source, SAYS_NOTHING)]
         else:
             self.unsure = []
         return None

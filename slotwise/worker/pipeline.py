@@ -44,6 +44,7 @@ class Pipeline:
     """Answers batches with one handler whose engine is loaded.
 
     handler: `start` has set its `settings` and `engine`.
+    timeout_s: of the next batch, for who has less time than the settings say.
     verdict: what is known of whether its rows keep apart.
     gone(): slots of the running batch whose answers nobody wants any more, where a host hears of that; for any thread.
     dead: whether the host should end this worker, because the engine failed for good or too many decoders never end.
@@ -52,6 +53,7 @@ class Pipeline:
     def __init__(self, handler: BatchHandler) -> None:
         self.handler = handler
         self.settings = handler.settings
+        self.timeout_s = self.settings.response_timeout_s
         self.hooks = Hooks(handler, self.settings.max_response_bytes)
         self.padding = Padding(self.settings.padding, handler.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
@@ -95,7 +97,7 @@ class Pipeline:
         """As `answer`, but returns the whole batch: its answers, and what they cost."""
         started = time.perf_counter()
         batch = Batch(requests)
-        budget = Budget(batch.n, self.settings.response_timeout_s, self.settings.decode_budget_ms, self.decoders.threads)
+        budget = Budget(batch.n, self.timeout_s, self.settings.decode_budget_ms, self.decoders.threads)
         try:
             self.decode(batch, budget)
             decoded = time.perf_counter()

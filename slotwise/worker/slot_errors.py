@@ -9,7 +9,8 @@ SlotError                 the root: a status code and one sentence for the clien
 ├── NotOffered            501  the model predicts; it does not do what this route asks for
 ├── Unavailable           503  nobody's fault: there was no time, or the engine is dead
 ├── DeadlineExceeded      504  the client's deadline passed before the row was run
-└── OutOfMemory           507  the row alone does not fit into memory
+├── OutOfMemory           507  the row alone does not fit into memory
+└── StageFault                 what a stage answered, with its status
 """
 
 from __future__ import annotations
@@ -105,3 +106,11 @@ class OutOfMemory(SlotError):
     """The row alone does not fit into the device's memory."""
 
     code = 507
+
+
+class StageFault(SlotError):
+    """What a stage answered instead of a result, with its own status."""
+
+    def __init__(self, code: int, message: Any) -> None:
+        super().__init__(message)
+        self.code = known_status(code)

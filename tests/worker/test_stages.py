@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Settings
+from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request, Settings
 from slotwise.worker.slot_errors import ModelFault
+from slotwise.worker.stages import stage_chain
 from slotwise.worker.stages.stage_chain import MOST_PARTS, StageChain, StagePart
+from tests.worker.toy import Clock
 
 # A request is a number of its own, and what its parts are to do: "ok", "refuse" (in decode), "poison" (fails in the model),
 # "encode" (fails after it), "none" (no StagePart at all), "few" and "many" (the model gives another number of outputs).
@@ -91,8 +94,8 @@ class Through(Finder):
         return [StagePart(json.dumps(output).encode(), {"copy": i}) for i in range(2)]
 
 
-def started(handler: BatchHandler, batch_size: int = 4) -> Pipeline:
-    handler.settings = Settings(batch_size=batch_size, model={}, padding="none")
+def started(handler: BatchHandler, batch_size: int = 4, **settings: Any) -> Pipeline:
+    handler.settings = Settings(batch_size=batch_size, model={}, padding="none", **settings)
     handler.engine = handler.load(None, handler.settings)
     return Pipeline(handler)
 
@@ -232,6 +235,35 @@ def test_a_dead_engine_of_a_stage_ends_the_worker() -> None:
         whole([asked(1, ["ok"])])
 
 
+def test_a_call_that_begins_late_leaves_time_to_answer_those_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from handlers.stages import Stages
+
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(stage_chain, "time", SimpleNamespace(monotonic=clock))
+
+    class SlowFinder(Finder):
+        def run(self, rows: Any) -> Any:
+            clock.now += rows[0]["takes_s"]
+            return super().run(rows)
+
+    class SlowReader(Reader):
+        def run(self, rows: Any) -> Any:
+            clock.now += takes_s[rows[0][0]]
+            return super().run(rows)
+
+    class Own(Stages):
+        def load(self, model_dir: Any, settings: Settings) -> Any:
+            return StageChain([started(one, response_timeout_s=2) for one in (SlowFinder(), SlowReader())])
+
+    takes_s = [1.45, 0.5, 1.45]
+    bodies = [json.dumps({"id": i, "parts": ["ok"], "takes_s": one}).encode() for i, one in enumerate(takes_s)]
+    pipeline = started(Own(), 1, response_timeout_s=8)
+    first, second, late = pipeline.answer([Request(body, Headers({}), str(i)) for i, body in enumerate(bodies)])
+    assert [json.loads(one.body)[0]["answer"] for one in (first, second)] == [0, 1000]
+    assert late.status == 503, "it began before half of the time was over, and would have run until nothing is encoded"
+    assert not pipeline.dead
+
+
 def test_the_whole_handler_over_its_pipeline(tmp_path: Path) -> None:
     from handlers.stages import Stages
 
@@ -240,8 +272,6 @@ def test_the_whole_handler_over_its_pipeline(tmp_path: Path) -> None:
             return chain(Finder(), Reader())
 
     pipeline = started(Own(), 8)
-    from slotwise.worker import Request
-
     sent = [asked(i, "refuse" if i % 8 == 3 else ["ok", "poison", "ok"]) for i in range(16)]
     answers = pipeline.answer([Request(body, Headers({}), str(i)) for i, (body, _) in enumerate(sent)])
     for i, answer in enumerate(answers):

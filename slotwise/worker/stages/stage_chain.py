@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +25,7 @@ from slotwise.worker.handler import BatchHandler
 from slotwise.worker.ownership import owned
 from slotwise.worker.pipeline import Pipeline
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.slot_errors import ModelFault, SlotError, known_status
+from slotwise.worker.slot_errors import ModelFault, SlotError, StageFault
 
 FOLDER = "stages"
 MOST_PARTS = 256  # of one item
@@ -43,14 +45,6 @@ class StagePart:
     content_type: str = "application/octet-stream"
 
 
-class StageFault(SlotError):
-    """What a stage answered instead of a result, with its own status."""
-
-    def __init__(self, code: int, message: Any) -> None:
-        super().__init__(message)
-        self.code = known_status(code)
-
-
 class StageChain:
     """pipelines: one a stage, in order. All but the last give StageParts."""
 
@@ -62,13 +56,18 @@ class StageChain:
         for pipeline in self.pipelines[:-1]:
             vars(pipeline.handler)["respond"] = self._keep
             pipeline.hooks.respond_is_authors = True
+        self.whole_s = sum(pipeline.settings.response_timeout_s for pipeline in self.pipelines)
+        self.until = math.inf  # when the call that runs has to be over
         self.name = "+".join(str(getattr(pipeline.handler.engine, "name", "own")) for pipeline in self.pipelines)
 
-    def __call__(self, items: Sequence[Asked]) -> list[Any]:
+    def __call__(self, items: Sequence[Asked], until: float = math.inf) -> list[Any]:
         """b items to b outputs: a list of {"answer": ...} or {"error": ...} an item, or its SlotError.
 
-        Raises RuntimeError where a stage's engine is dead: then this worker has to end.
+        until: when the time of the batch is over for its model. A call that begins late has so much less than its pipelines'
+        time that answers of the calls before it can still be encoded. Raises RuntimeError where a stage's engine is dead: then
+        this worker has to end.
         """
+        self.until = min(time.monotonic() + self.whole_s * 3 / 4, until + self.whole_s / 4)
         requests = [Request(body, Headers(headers), str(i)) for i, (body, headers) in enumerate(items)]
         answers = self._answers(0, requests)
         if any(pipeline.dead for pipeline in self.pipelines):
@@ -78,7 +77,7 @@ class StageChain:
     def _answers(self, level: int, requests: Sequence[Request]) -> list[Any]:
         """One result or SlotError a request, in order."""
         if level == len(self.pipelines) - 1:
-            return [_value(answer) for answer in self.pipelines[level].answer(requests)] if requests else []
+            return [_value(answer) for answer in self._asked(level, requests)]
         parts = self._parts(level, requests)
         asked = [part for own in parts if isinstance(own, list) for part in own if isinstance(part, StagePart)]
         below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, part in enumerate(asked)]
@@ -90,12 +89,19 @@ class StageChain:
     def _parts(self, level: int, requests: Sequence[Request]) -> list[list[StagePart | SlotError] | SlotError]:
         """What this stage hands on of each request: StageParts and errors in their places, or the request's own error."""
         self.kept = {}
-        answers = self.pipelines[level].answer(requests) if requests else []
+        answers = self._asked(level, requests)
         kept, self.kept = self.kept, {}
         return [
             _checked(kept[request.id]) if answer.status == 200 and request.id in kept else _fault(answer)
             for request, answer in zip(requests, answers, strict=True)
         ]
+
+    def _asked(self, level: int, requests: Sequence[Request]) -> list[Answer]:
+        """What this stage answers, within its share of the time that is left: it ends when three quarters of that are over."""
+        pipeline, left_s = self.pipelines[level], max(0.0, self.until - time.monotonic())
+        share_s = left_s / (len(self.pipelines) - level) * 4 / 3
+        pipeline.timeout_s = min(pipeline.settings.response_timeout_s, share_s)
+        return pipeline.answer(requests) if requests else []
 
     def _keep(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         """In place of `respond`: the results are kept before any hook is called again."""
