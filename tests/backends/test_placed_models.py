@@ -24,12 +24,13 @@ from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_model import PlacedModel
 from slotwise.host.on_ray.replica_door import ReplicaDoor
-from slotwise.server.ray.front_link import FRONT, REPLICA, FrontAddress, FrontLink, proof, proves, read_line
+from slotwise.server.ray.front_link import AGAIN_S, FRONT, REPLICA, FrontAddress, FrontLink, proof, proves, read_line
 from slotwise.server.ray.scaling import ASKED, by_front
 from slotwise.worker.answer import Answer
 from slotwise.worker.request import Request
 
 SECRET = "of these tests"
+RUNS = "a digest-4-0"
 PATIENCE_S = 60.0
 
 
@@ -79,10 +80,10 @@ class Cluster:
         self.served, self.loaded, self.address = served, loaded, address
         self.links: list[FrontLink] = []
 
-    def replica(self, child: Child, version: str = "1", secret: str = SECRET) -> FrontLink:
+    def replica(self, child: Child, secret: str = SECRET, runs: str = RUNS) -> FrontLink:
         """Start one."""
         address = FrontAddress(self.address.host, self.address.port, secret)
-        about = {"model": "m", "version": version, "replica": f"r{len(self.links)}"}
+        about = {"model": "m", "version": "1", "runs": runs, "replica": f"r{len(self.links)}"}
         self.links.append(FrontLink(lambda: address, about, {"engine": "none", "version": "1.0"}, child))
         return self.links[-1]
 
@@ -118,7 +119,7 @@ async def cluster(tmp_path: Path, **changes: Any) -> AsyncIterator[Cluster]:
         **changes,
     )
     async with ReplicaDoor(loaded, SECRET).open("127.0.0.1") as address:
-        served = PlacedModel(settings)
+        served = PlacedModel(settings, runs=RUNS)
         served.scale(1)
         loaded.add(served, default=True)
         one = Cluster(served, loaded, address)
@@ -232,6 +233,25 @@ def test_a_replica_calls_again_where_its_front_has_gone(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_a_replica_of_an_earlier_registration_gets_nothing_of_the_next(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as here:
+            old, new = Child(), Child()
+            here.replica(old)
+            await here.ready(1)
+            await here.loaded.remove("m", "1")
+            here.served = PlacedModel(here.served.settings, runs="another digest-4-0")
+            here.loaded.add(here.served, default=True)
+            here.served.scale(1)
+            asked = asyncio.create_task(here.ask(b"1"))
+            await asyncio.sleep(3 * AGAIN_S)  # the old one has called again
+            here.replica(new, runs="another digest-4-0")
+            assert (await asked).body == b"of 1"
+            assert (old.batches, new.batches) == ([], [[b"1"]])
+
+    asyncio.run(run())
+
+
 def test_replicas_hear_how_much_there_is_to_do(tmp_path: Path) -> None:
     async def run() -> None:
         async with cluster(tmp_path) as here:
@@ -276,7 +296,7 @@ def heard(sock: socket.socket) -> bytes:
 def replied(address: FrontAddress, changes: dict[str, Any]) -> bytes:
     """What the door says to a replica that knows the secret, but for these changes."""
     with stranger(address) as (sock, theirs):
-        about = {"nonce": "n", "model": "m", "version": "1", "replica": "r", **changes}
+        about = {"nonce": "n", "model": "m", "version": "1", "runs": RUNS, "replica": "r", **changes}
         said = {**about, "proof": proof(SECRET, REPLICA, theirs, *map(str, about.values())), **changes}
         sock.sendall(json.dumps(said).encode() + b"\n")
         return heard(sock)
@@ -298,6 +318,7 @@ def test_who_cannot_prove_that_it_is_a_replica_gets_nothing(tmp_path: Path) -> N
                 {"proof": "é"},
                 {"proof": proof(SECRET, FRONT, "n")},
                 {"model": "other"},
+                {"runs": "another"},
             ):
                 assert await asyncio.to_thread(replied, here.address, changes) == b"", changes
             for line in (b"GET / HTTP/1.1\r\n", b"[]\n", b"1\n", b"\xff\n", b"[" * 4000 + b"\n", b"x" * 5000):
@@ -324,7 +345,8 @@ def test_a_replica_answers_nobody_who_is_not_the_front() -> None:
     with socket.create_server(("127.0.0.1", 0)) as feigned:
         feigned.settimeout(PATIENCE_S)
         address = FrontAddress("127.0.0.1", feigned.getsockname()[1], SECRET)
-        link = FrontLink(lambda: address, {"model": "m", "version": "1", "replica": "r"}, {}, child)
+        about = {"model": "m", "version": "1", "runs": RUNS, "replica": "r"}
+        link = FrontLink(lambda: address, about, {}, child)
         with feigned.accept()[0] as sock:
             sock.settimeout(PATIENCE_S)
             sock.sendall(b"a nonce\n")

@@ -6,8 +6,9 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
+from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
-from slotwise.backends.local.worker_link import WorkerCommand, WorkerLink
+from slotwise.backends.local.worker_link import Measured, WorkerCommand, WorkerLink
 from slotwise.server.ray.front_link import LEAVING
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import Frame
@@ -64,7 +65,16 @@ class ReplicaLink(WorkerLink):
 
 
 class PlacedModel(ServedModel):
-    """See ServedModel. Nothing is started here: `welcome` takes a replica that has come."""
+    """See ServedModel. Nothing is started here: `welcome` takes a replica that has come.
+
+    runs: the archive of its replicas, and how their batches are formed (slotwise.server.ray.server.what_runs).
+    """
+
+    def __init__(
+        self, settings: ModelSettings, measured: Measured = lambda name, value, unit, code: None, *, runs: str
+    ) -> None:
+        super().__init__(settings, measured)
+        self.runs = runs
 
     def welcome(self, replica: str) -> ReplicaLink:
         """The link of a replica that has proved that it is one; it joins once it has said what it runs on."""

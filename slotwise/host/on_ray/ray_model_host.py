@@ -15,7 +15,7 @@ from slotwise.host.look_again import look_again
 from slotwise.host.model_host import CALL_S
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_model import PlacedModel
-from slotwise.server.ray.server import RayHost
+from slotwise.server.ray.server import RayHost, what_runs
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -60,7 +60,7 @@ class RayModelHost:
         )
 
         async def serve() -> None:
-            served = PlacedModel(settings, partial(self.loaded.measured, model.name))
+            served = PlacedModel(settings, partial(self.loaded.measured, model.name), runs=what_runs(model))
             self.loaded.add(served, default=default)
             served.scale(model.min_workers)
 

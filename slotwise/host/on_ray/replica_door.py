@@ -13,6 +13,7 @@ from slotwise.backends.exchange import Refused
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_model import PlacedModel
 from slotwise.server.ray.front_link import (
+    ABOUT,
     FRONT,
     LONGEST_LINE,
     PROVE_S,
@@ -84,16 +85,18 @@ class _Stranger(asyncio.Protocol):
             self.transport.abort()
 
     def _prove(self) -> None:
-        """Raises ValueError where it cannot prove that it is a replica, Refused where its model is not loaded."""
+        """Raises ValueError where it cannot prove that it is a replica, Refused where what it runs is not what is loaded."""
         said = json.loads(self.line)
         if not isinstance(said, dict):
             raise ValueError("it says nothing that can be understood")
-        about = [self.nonce, *(str(said.get(key)) for key in ("nonce", "model", "version", "replica"))]
+        about = [self.nonce, *(str(said.get(key)) for key in ("nonce", *ABOUT))]
         if not proves(said.get("proof"), self.door.secret, REPLICA, *about):
             raise ValueError("it does not know the secret")
-        _, _, model, version, replica = about
+        _, _, model, version, runs, replica = about
         served = self.door.loaded.find(model, version)
         assert isinstance(served, PlacedModel)
+        if runs != served.runs:  # of an earlier registration, which Ray has not ended yet
+            raise Refused(404, "another archive is registered")
         self._known()
         self.transport.write(f"{proof(self.door.secret, FRONT, *about)}\n".encode())
         link = served.welcome(replica)

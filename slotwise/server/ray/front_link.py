@@ -1,9 +1,10 @@
 """A replica's connection to the front: the replica calls, both prove that they know the same secret, and batches follow.
 
     front -> replica    a nonce, a line
-    replica -> front    JSON, a line: model, version, replica, nonce and the proof of all of it
+    replica -> front    JSON, a line: model, version, runs, replica, nonce and the proof of all of it
     front -> replica    its proof, a line; then frames (slotwise.worker.hosts.frames) in both directions
 
+`runs` names the archive and how its batches are formed: a replica of another registration of that version gets no request.
 The secret itself is never sent. Who cannot prove it gets no request, and no replica asks it for one. The front may say START
 again: then its text has how many requests each replica has now, for who scales. A replica that is to go says so with a BEAT.
 """
@@ -37,6 +38,7 @@ LONGEST_LINE = 4096
 AGAIN_S = 0.5  # before the front is called again
 PROVE_S = 10.0
 FRONT, REPLICA = "front", "replica"
+ABOUT = ("model", "version", "runs", "replica")  # what a replica says of itself, and proves
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ def proves(given: object, secret: str, side: str, *said: str) -> bool:
 class FrontLink:
     """Calls the front, again and again, and answers its batches, in a thread.
 
-    find(): where the front is; None where nobody knows. about: model, version and replica. facts: what it runs on.
+    find(): where the front is; None where nobody knows. about: ABOUT. facts: what it runs on.
     asked: how many requests the front says that this replica has, those that wait for it counted.
     """
 
@@ -132,11 +134,11 @@ class FrontLink:
     def _prove(self, sock: socket.socket, secret: str) -> None:
         """Raises ValueError where the other end is not the front, or does not want us."""
         theirs, ours = read_line(sock), nonce()
-        said = [theirs, ours, *(self.about[key] for key in ("model", "version", "replica"))]
+        said = [theirs, ours, *(self.about[key] for key in ABOUT)]
         line = {**self.about, "nonce": ours, "proof": proof(secret, REPLICA, *said)}
         sock.sendall(json.dumps(line).encode() + b"\n")
         if not proves(read_line(sock), secret, FRONT, *said):
-            raise ValueError("it is not the front, or does not know this model")
+            raise ValueError("it is not the front, or does not know this archive")
 
 
 class ReplicaHost(FramedHost):

@@ -52,7 +52,7 @@ LocalRequest = tuple[bytes, Mapping[str, str], Mapping[str, str]]
 class ReplicaSettings:
     """What a replica has to know. archive: a file on its node, or "" where `digest` is fetched from the actor `keeper`.
 
-    token_digest: the SHA-256 of the token that a request has to bring; "" for none.
+    token_digest: the SHA-256 of the token that a request has to bring; "" for none. runs: what the front asks for (front_link).
     """
 
     name: str
@@ -64,6 +64,7 @@ class ReplicaSettings:
     archive: str = ""
     digest: str = ""
     keeper: str = ""
+    runs: str = ""
     token_digest: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
 
@@ -107,7 +108,7 @@ class Replica:
         self.batches = BatchQueue(self._batch, self.settings.batch_size, self.settings.max_batch_delay_ms / 1000)
         name, facts = serve.get_replica_context().replica_id.unique_id, self._facts()
         self._tell("report", name, facts)
-        about = {"model": self.settings.name, "version": self.settings.version, "replica": name}
+        about = {"model": self.settings.name, "version": self.settings.version, "runs": self.settings.runs, "replica": name}
         self.link = FrontLink(self._front, about, facts, self) if self.settings.keeper else None
 
     def check_health(self) -> None:

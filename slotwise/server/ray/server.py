@@ -134,15 +134,15 @@ class RayHost:
         if scaling := options.get("autoscaling_config"):  # by what the front says
             one_at_least = {key: max(1, scaling[key]) for key in ("min_replicas", "initial_replicas")}
             options["autoscaling_config"] = {**scaling, **one_at_least, "policy": {"policy_function": POLICY}}
-        version = f"{model.info.sha256}-{model.batch_size}-{model.max_batch_delay_ms}"
         deployment = self.serve.deployment(self.replica.Replica, name=model.id, **options)
-        return deployment.options(version=version, _internal=True)
+        return deployment.options(version=what_runs(model), _internal=True)
 
     def _settings(self, model: HostedModel) -> dict[str, Any]:
         return asdict(
             self.replica.ReplicaSettings(
                 name=model.name,
                 version=model.version,
+                runs=what_runs(model),
                 batch_size=model.batch_size,
                 max_batch_delay_ms=model.max_batch_delay_ms,
                 response_timeout_s=model.response_timeout_s,
@@ -167,6 +167,11 @@ class RayHost:
     def _archive_folder(self) -> Path:
         """Where the head node keeps archives."""
         return Path("/tmp", self.keeper_name) if self.record.cluster else self.record.tmp_dir / "archives"
+
+
+def what_runs(model: HostedModel) -> str:
+    """A name for a registration's archive and how its batches are formed: it changes where replicas have to."""
+    return f"{model.info.sha256}-{model.batch_size}-{model.max_batch_delay_ms}"
 
 
 def deployment_options(profile: Profile, batch_size: int, replicas: int) -> dict[str, Any]:
