@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.exchange import BackendRequest, PieceSink, RawHeaders, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.errors import SlotwiseError
@@ -73,6 +73,15 @@ class Child:
         self.given_up.set()
 
 
+class Sink:
+    """Takes no pieces: there are none."""
+
+    needed = False
+
+    def take(self, headers: RawHeaders, piece: bytes) -> None:
+        raise AssertionError(piece)
+
+
 class Cluster:
     """A front's door, one model, and its replicas."""
 
@@ -80,11 +89,11 @@ class Cluster:
         self.served, self.loaded, self.address = served, loaded, address
         self.links: list[FrontLink] = []
 
-    def replica(self, child: Child, secret: str = SECRET, runs: str = RUNS) -> FrontLink:
+    def replica(self, child: Child, secret: str = SECRET, runs: str = RUNS, **facts: Any) -> FrontLink:
         """Start one."""
         address = FrontAddress(self.address.host, self.address.port, secret)
         about = {"model": "m", "version": "1", "runs": runs, "replica": f"r{len(self.links)}"}
-        self.links.append(FrontLink(lambda: address, about, {"engine": "none", "version": "1.0"}, child))
+        self.links.append(FrontLink(lambda: address, about, {"engine": "none", "version": "1.0", **facts}, child))
         return self.links[-1]
 
     async def ready(self, count: int) -> None:
@@ -93,10 +102,12 @@ class Cluster:
             while len(self.served.queue.workers) != count:
                 await asyncio.sleep(0.01)
 
-    async def ask(self, body: bytes) -> Any:
+    async def ask(self, body: bytes, pieces: PieceSink | None = None) -> Any:
         """One request's answer, or why there is none."""
         about = {"x-name": body.decode()}
-        request = BackendRequest("m", time.monotonic() + PATIENCE_S, f"r-{body!r}", "/predictions/m", about, body)
+        request = BackendRequest(
+            "m", time.monotonic() + PATIENCE_S, f"r-{body!r}", "/predictions/m", about, body, pieces=pieces
+        )
         try:
             return await self.served.answer(request)
         except Refused as refused:
@@ -248,6 +259,20 @@ def test_a_replica_of_an_earlier_registration_gets_nothing_of_the_next(tmp_path:
             here.replica(new, runs="another digest-4-0")
             assert (await asked).body == b"of 1"
             assert (old.batches, new.batches) == ([], [[b"1"]])
+
+    asyncio.run(run())
+
+
+def test_a_replica_of_an_archive_that_streams_answers_whole(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as here:
+            child = Child()
+            here.replica(child, streams={"slots": 4}, cancels=True)
+            await here.ready(1)
+            bodies = [str(i).encode() for i in range(7)]
+            answers = await asyncio.gather(*map(here.ask, bodies[:6]), here.ask(bodies[6], Sink()))
+            assert [answer.body for answer in answers] == [b"of " + body for body in bodies]
+            assert (here.served.ends.total(), child.gone) == (0, False)
 
     asyncio.run(run())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
@@ -16,6 +18,7 @@ from slotwise.worker.hosts.frames import Frame
 log = logging.getLogger("slotwise.host")
 
 START_S = 30.0  # from its proof to its first word
+OF_STREAMS = ("streams", "cancels")  # what a worker can do that a replica does not: it answers batches, whole
 
 
 @dataclass(eq=False)
@@ -55,6 +58,9 @@ class ReplicaLink(WorkerLink):
             self.retire()
             return
         super()._heard(frame)
+
+    def _start(self, said: Mapping[str, Any]) -> None:
+        super()._start({key: value for key, value in said.items() if key not in OF_STREAMS})
 
     def _closed(self) -> None:
         """The replica has ended, or its node has, or we have hung up."""
