@@ -10,6 +10,7 @@ plain data crosses: headers as JSON, bodies as bytes.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts.child import START_TIMEOUT_S, Worker, WorkerDied, WorkerFailed, WorkerLate
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 # A body, a body with its headers, or with the parameters of its address, too.
 LocalRequest = bytes | tuple[bytes, Mapping[str, str]] | tuple[bytes, Mapping[str, str], Mapping[str, str]]
 
@@ -51,7 +53,7 @@ class LocalModel:
     """An archive that answers in a child process; a `with` block or `close` ends it.
 
     measured(name, value, unit, code): takes the worker's numbers after each batch; unit is "ms", "%" or "" (a count), code an
-    HTTP status that a count is for, or None. start_timeout_s: how long it may take to start.
+    HTTP status that a count is for, or None; what it raises costs no answer. start_timeout_s: how long it may take to start.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class LocalModel:
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self.archive, self.measured, self.start_timeout_s = archive, measured, start_timeout_s
-        self.lock = threading.Lock()
+        self.lock, self.unmeasured = threading.Lock(), False
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
             model_dir = extract(archive, Path(self.folder.name) / "model")
@@ -107,8 +109,7 @@ class LocalModel:
         reply = self._asked(lambda: self.worker.answer(message, sent, count))
         if reply.dead:  # its last answers: it would not take another batch
             self.worker.kill()
-        for number in reply.metrics:  # an archive of an earlier release has none
-            self.measured(*number)
+        self._measure(reply.metrics)
         answers = [LocalAnswer(one.status, one.content_type, one.headers, one.body) for one in reply.answers]
         return answers, reply.times
 
@@ -152,6 +153,16 @@ class LocalModel:
             raise SlotwiseError(f"{self.archive.name} is of slotwise {carried.get('slotwise')}", "upgrade slotwise to load it")
         package = GUARD if guarded else "slotwise.worker"
         return Worker if can == WORKER else EarlierWorker, f"{package}.hosts.local"
+
+    def _measure(self, metrics: Sequence[tuple[str, float, str, int | None]]) -> None:
+        """Hand on the worker's numbers; an archive of an earlier release has none."""
+        for number in metrics:
+            try:
+                self.measured(*number)
+            except Exception:  # the answers are there, whatever a handler counts
+                if not self.unmeasured:
+                    log.exception("%s: a number of its worker cannot be taken: %.80r", self.archive.name, number)
+                self.unmeasured = True
 
     def _asked(self, question: Callable[[], T]) -> T:
         """What the child answers, one thread at a time. Raises SlotwiseError where there is no answer."""

@@ -136,6 +136,16 @@ def test_what_a_failed_attempt_counted_is_forgotten(tmp_path: Path) -> None:
     assert ("Took", 2000.0, "ms", None) in numbers
 
 
+def test_numbers_that_nobody_can_take_cost_no_answer(echo: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def measured(name: str, value: float, unit: str, code: int | None) -> None:
+        raise AttributeError("inc")
+
+    with LocalModel(echo, measured=measured) as model:
+        assert [model.answer([body, b"no"])[0].json()["body"] for body in (b"x", b"y")] == ["x", "y"]
+        assert model.alive
+    assert caplog.text.count("a number of its worker cannot be taken") == 1
+
+
 def test_an_archive_of_an_earlier_release_says_so() -> None:
     old = Path(__file__).parents[1] / "fixtures" / "digits-0.1.0.mar"
     with pytest.raises(SlotwiseError, match="carries no worker that answers without a server"):

@@ -57,6 +57,9 @@ def misbehave(word: bytes, frame: Frame) -> None:
         link.send([answer(Frame(frames.REQUEST, frame.id + 1_000_000), b"of nobody")])
     if word == b"report":
         link.send([Frame(frames.REPORT, text=b"{}")])
+    if word == b"numbers":
+        metrics = [["of_400_digits", 10**400, "ms", None], ["too", "few"], None]
+        link.send([frames.of_json(frames.NUMBERS, {"metrics": metrics})])
     if word == b"early":
         link.send([Frame(frames.DONE)])
     if word == b"status":

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from slotwise.backends.local import model_queue
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.host.model_versions import ModelVersions
 from tests.backends.simulation.recorded import again
 
 CRIMES = ["exit", "segfault", "stop", "hang", "close", "junk", "text", "half", "twice", "unasked", "early", "status", "report"]
@@ -96,6 +98,18 @@ def test_whatever_a_request_does_to_its_worker_nobody_else_loses_anything(settin
                 assert (outcome.status, guilty.convicted) == (500, 1)
             assert served.ledger.open == 0
         assert served.links == []
+
+    asyncio.run(history())
+
+
+def test_no_number_that_a_worker_says_ends_it(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with serving(settings, 1) as served:
+            served.measured = partial(ModelVersions().measured, "m")
+            bodies = ["1", "numbers", "2"]
+            answers = await asyncio.gather(*(served.answer(asked(body)) for body in bodies))
+            assert [answer.body for answer in answers] == [b"answer to " + body.encode() for body in bodies]
+            assert served.ends.total() == 0
 
     asyncio.run(history())
 

@@ -266,10 +266,12 @@ class ReplicaMetrics:
         self.known: dict[str, Any] = {}
 
     def record(self, name: str, value: float, unit: str, code: int | None) -> None:
-        """Record one number: a count where it has no unit, else what it is now."""
+        """Record one number: a count where it has no unit, else what it is now. A name stays what it was first."""
+        kind: Any = ray.util.metrics.Gauge if unit else ray.util.metrics.Counter
         if name not in self.known:
-            kind: Any = ray.util.metrics.Gauge if unit else ray.util.metrics.Counter
             self.known[name] = kind(name, description=unit or "count", tag_keys=("ModelName", "Code"))
+        if not isinstance(self.known[name], kind):
+            return
         tags = {"ModelName": self.model, "Code": "" if code is None else str(code)}
         if unit:
             self.known[name].set(value, tags=tags)

@@ -1,0 +1,35 @@
+"""What a replica of Ray's does besides answering. Needs the package, and no Ray that runs."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
+
+from slotwise.server.ray import replica as ray_replica
+
+
+def test_a_name_that_is_a_time_and_a_count_is_what_it_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded: list[tuple[str, float]] = []
+
+    class Kind:
+        def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+            self.name = name
+
+    class Gauge(Kind):
+        def set(self, value: float, tags: dict[str, str]) -> None:
+            recorded.append((self.name, value))
+
+    class Counter(Kind):
+        def inc(self, value: float, tags: dict[str, str]) -> None:
+            recorded.append((self.name, value))
+
+    monkeypatch.setattr(ray_replica.ray.util.metrics, "Gauge", Gauge)
+    monkeypatch.setattr(ray_replica.ray.util.metrics, "Counter", Counter)
+    metrics = ray_replica.ReplicaMetrics("m")
+    metrics.record("Took", 3.0, "ms", None)
+    metrics.record("Took", 2.0, "", None)
+    metrics.record("Asked", 1.0, "", 200)
+    metrics.record("Asked", 7.0, "ms", None)
+    metrics.record("Took", 4.0, "ms", None)
+    assert recorded == [("Took", 3.0), ("Asked", 1.0), ("Took", 4.0)]
