@@ -24,6 +24,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.on_ray.placed_model import PlacedModel
 from slotwise.host.on_ray.replica_door import ReplicaDoor
+from slotwise.host.on_ray.server import say_again
 from slotwise.server.ray.front_link import AGAIN_S, FRONT, REPLICA, FrontAddress, FrontLink, proof, proves, read_line
 from slotwise.server.ray.scaling import ASKED, by_front
 from slotwise.worker.answer import Answer
@@ -242,6 +243,40 @@ def test_a_replica_calls_again_where_its_front_has_gone(tmp_path: Path) -> None:
             assert not child.gone  # it had nothing in hand
 
     asyncio.run(run())
+
+
+class Keeper:
+    """Stands in for the actor that replicas ask where the front is; what it knew is gone when it is started again."""
+
+    def __init__(self) -> None:
+        self.front: FrontAddress | None = None
+        self.failures = 2  # while it is started again
+
+    def hear_at(self, front: FrontAddress) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise RuntimeError("the actor is started again")
+        self.front = front
+
+
+def test_replicas_find_the_front_again_where_the_actor_that_knew_it_has_forgotten_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        async with cluster(tmp_path) as here:
+            keeper = Keeper()
+            about = {"model": "m", "version": "1", "runs": RUNS, "replica": "r"}
+            here.links.append(FrontLink(lambda: keeper.front, about, {}, Child()))
+            saying = asyncio.create_task(say_again(lambda: keeper.hear_at(here.address), 0.05))
+            await here.ready(1)
+            keeper.front, keeper.failures = None, 2
+            here.served.links[0].transport.abort()  # type: ignore[union-attr]
+            await here.ready(0)
+            await here.ready(1)
+            saying.cancel()
+
+    asyncio.run(run())
+    assert caplog.text.count("replicas cannot be told where the front is") == 2  # once each time
 
 
 def test_a_replica_of_an_earlier_registration_gets_nothing_of_the_next(tmp_path: Path) -> None:

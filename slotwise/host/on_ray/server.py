@@ -11,6 +11,7 @@ import asyncio
 import logging
 import os
 import secrets
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slotwise.backends.management.bearer import Tokens
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 
 
 PATIENCE_S = 10.0  # for what is in hand when it ends; Ray has to end, too, within CLOSE_S
+AGAIN_S = 5.0  # before it is said again where replicas come
+
+log = logging.getLogger("slotwise.host")
 
 
 async def serve(record: ServerRecord) -> None:
@@ -58,10 +62,26 @@ async def serve(record: ServerRecord) -> None:
             supervisor.management_api(models, record, tokens),
         ):
             await asyncio.to_thread(ray.hear_at, address)
+            again = asyncio.create_task(say_again(lambda: ray.hear_at(address, AGAIN_S), AGAIN_S))
             await ended.wait()
+            again.cancel()
     finally:
         telling.cancel()
         await asyncio.wait_for(asyncio.to_thread(host.close), supervisor.CLOSE_S)
+
+
+async def say_again(say: Callable[[], None], every_s: float) -> None:
+    """Say where replicas come again and again, in a thread: the actor that they ask forgets it when it is started again."""
+    failed = False
+    while True:
+        await asyncio.sleep(every_s)
+        try:
+            await asyncio.to_thread(say)
+            failed = False
+        except Exception as error:
+            if not failed:
+                log.warning("replicas cannot be told where the front is: %.200r", error)
+            failed = True
 
 
 if __name__ == "__main__":

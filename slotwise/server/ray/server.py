@@ -59,9 +59,9 @@ class RayHost:
         """This node's address, as other nodes reach it."""
         return str(self.ray.util.get_node_ip_address())
 
-    def hear_at(self, front: FrontAddress) -> None:
-        """Have replicas come there."""
-        self.ray.get(self.keeper.hear_at.remote(front))
+    def hear_at(self, front: FrontAddress, timeout_s: float | None = None) -> None:
+        """Have replicas come there. Raises what Ray raises where nobody hears that."""
+        self.ray.get(self.keeper.hear_at.remote(front), timeout=timeout_s)
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Give the archive to the head node and deploy."""
