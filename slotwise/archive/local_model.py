@@ -66,7 +66,7 @@ class LocalModel:
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self.archive, self.measured, self.start_timeout_s = archive, measured, start_timeout_s
-        self.lock, self.unmeasured = threading.Lock(), False
+        self.lock, self.unmeasured, self.ended = threading.Lock(), False, False
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
             model_dir = extract(archive, Path(self.folder.name) / "model")
@@ -107,7 +107,8 @@ class LocalModel:
         count = len(sent) if n is None else n
         message = {"requests": entries, "n": count, "seconds": seconds}
         reply = self._asked(lambda: self.worker.answer(message, sent, count))
-        if reply.dead:  # its last answers: it would not take another batch
+        if reply.dead:  # its last answers: it would not take another batch, also before its process is gone
+            self.ended = True
             self.worker.kill()
         self._measure(reply.metrics)
         answers = [LocalAnswer(one.status, one.content_type, one.headers, one.body) for one in reply.answers]
@@ -121,7 +122,7 @@ class LocalModel:
     @property
     def alive(self) -> bool:
         """Whether the child still answers."""
-        return self.worker.alive
+        return not self.ended and self.worker.alive
 
     def close(self) -> None:
         """End the child and remove what was unpacked."""

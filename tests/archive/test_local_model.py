@@ -16,6 +16,7 @@ from slotwise.archive.packaging import WORKER
 from slotwise.errors import SlotwiseError
 from slotwise.worker.hosts import messages
 from tests.archive.foreign_archives import torch_archive
+from tests.server.conftest import build_handler
 
 STRANGERS = Path(__file__).parents[1] / "server" / "strangers"
 HANDLER = """
@@ -144,6 +145,15 @@ def test_numbers_that_nobody_can_take_cost_no_answer(echo: Path, caplog: pytest.
         assert [model.answer([body, b"no"])[0].json()["body"] for body in (b"x", b"y")] == ["x", "y"]
         assert model.alive
     assert caplog.text.count("a number of its worker cannot be taken") == 1
+
+
+def test_a_dead_engine_is_known_with_its_last_answers(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with LocalModel(build_handler("faults", tmp_path / "store", tmp_path / "work")) as model:
+        assert [answer.status for answer in model.answer([b"1", b"2"])] == [200, 200]
+        assert model.alive
+        assert 503 in {answer.status for answer in model.answer([b"1", b"die", b"2"])}
+        assert not model.alive  # however long its process takes to go
 
 
 def test_an_archive_of_an_earlier_release_says_so() -> None:

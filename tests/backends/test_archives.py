@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_host import HOST
 from tests.archive.foreign_archives import torch_archive
+from tests.archive.test_renew import changed
+from tests.server.conftest import HERE
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 HANDLER = """
@@ -118,6 +121,14 @@ def test_an_archive_of_an_earlier_release_answers_through_pipes(tmp_path: Path, 
     assert [getattr(one, "status", one) for one in given] == [200, 200, 400]
     assert [json.loads(one.body)["mean"] for one in given[:2]] == [2.0, 40.0]  # type: ignore[union-attr]
     assert "slotwise renew" in caplog.text
+
+
+def test_a_dead_engine_of_an_earlier_release_costs_nobody_but_who_killed_it(tmp_path: Path) -> None:
+    archive = Path(shutil.copy(FIXTURES / "sums-0.2.0.mar", tmp_path / "sums.mar"))
+    settings = served(changed(archive, sums__py=(HERE / "handlers" / "faults.py").read_text("utf-8")), tmp_path)
+    first, killer, *others = answers(settings, [b"1", b"die", b"2", b"3", b"4", b"5"], {"content-type": "text/plain"})
+    assert [json.loads(one.body)["answer"] for one in (first, *others)] == [3.0, 5.0, 7.0, 9.0, 11.0]  # type: ignore[union-attr]
+    assert getattr(killer, "status", 0) == 500
 
 
 def test_a_guarded_stranger_answers_in_frames(tmp_path: Path) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 
+from slotwise.archive.local_model import LocalAnswer
 from slotwise.server.ray import replica as ray_replica
 
 
@@ -33,3 +37,13 @@ def test_a_name_that_is_a_time_and_a_count_is_what_it_was_first(monkeypatch: pyt
     metrics.record("Asked", 7.0, "ms", None)
     metrics.record("Took", 4.0, "ms", None)
     assert recorded == [("Took", 3.0), ("Asked", 1.0), ("Took", 4.0)]
+
+
+def test_a_replica_whose_worker_will_answer_nothing_more_ends_with_its_last_answers() -> None:
+    given, asked = [LocalAnswer(200, "text/plain", {}, b"last")], list[Any]()
+    replica = ray_replica.Replica.__new__(ray_replica.Replica)
+    replica.ending, replica.loop = False, SimpleNamespace(call_soon_threadsafe=asked.append)  # type: ignore[assignment]
+    replica.model = SimpleNamespace(answer=lambda requests: given, alive=False, close=lambda: None)  # type: ignore[assignment]
+    assert [answer.body for answer in replica.answer_batch([]).answers] == [b"last"]
+    assert asked == [replica._end]
+    assert replica.gone

@@ -197,7 +197,8 @@ class Replica:
         if any(answer.status == 503 for answer in answers):  # its engine may be dead: then it ends now
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.model.child.wait(ENGINE_END_S)
-                self.loop.call_soon_threadsafe(self._end)
+        if not self.model.alive:
+            self.loop.call_soon_threadsafe(self._end)
         return answers
 
     def _load(self) -> LocalModel:
