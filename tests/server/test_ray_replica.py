@@ -1,7 +1,8 @@
-"""What a replica of Ray's does besides answering. Needs the package, and no Ray that runs."""
+"""What a replica of Ray's does besides answering, and what is kept of it. Needs the package, and no Ray that runs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 
 from slotwise.archive.local_model import LocalAnswer
+from slotwise.server.ray import archives as ray_archives
 from slotwise.server.ray import replica as ray_replica
 
 
@@ -47,3 +49,16 @@ def test_a_replica_whose_worker_will_answer_nothing_more_ends_with_its_last_answ
     assert [answer.body for answer in replica.answer_batch([]).answers] == [b"last"]
     assert asked == [replica._end]
     assert replica.gone
+
+
+def test_what_is_kept_of_replicas_does_not_grow(tmp_path: Path) -> None:
+    archives = ray_archives.Archives(str(tmp_path / "archives"))
+    for i in range(2000):
+        archives.report(f"r{i}", {"pid": i})
+        archives.fail("m_1", f"{i}")
+    archives.fail("m_2", "once")
+    reports, failures = archives.reports()
+    assert (len(reports), reports["r1999"]) == (ray_archives.MOST_REPORTS, {"pid": 1999})
+    assert failures == {"m_1": ["1997", "1998", "1999"], "m_2": ["once"]}
+    archives.forget("m_1")
+    assert archives.reports()[1] == {"m_2": ["once"]}

@@ -21,6 +21,8 @@ CHUNK_BYTES = 4 << 20
 NAMESPACE = "slotwise"
 HEAD = "node:__internal_head__"  # a resource that only the head node has
 FETCH_S = 600.0
+MOST_REPORTS = 500  # of replicas, the last ones: all of them cross whenever a model is described
+MOST_FAILURES = 3  # of a deployment
 
 
 class Archives:
@@ -58,16 +60,20 @@ class Archives:
 
     def report(self, replica: str, got: dict[str, Any]) -> None:
         """Keep what a replica says of itself."""
-        self.reported[replica] = got
+        with self.lock:
+            self.reported[replica] = got
+            for earliest in list(self.reported)[:-MOST_REPORTS]:
+                del self.reported[earliest]
 
     def fail(self, deployment: str, why: str) -> None:
-        """Keep why a replica of this deployment did not start."""
+        """Keep why a replica of this deployment did not start; the last few times."""
         with self.lock:
-            self.failed.setdefault(deployment, []).append(why)
+            self.failed[deployment] = [*self.failed.get(deployment, []), why][-MOST_FAILURES:]
 
     def reports(self) -> tuple[dict[str, dict[str, Any]], dict[str, list[str]]]:
         """What replicas said of themselves, and why others did not start."""
-        return dict(self.reported), {name: list(why) for name, why in self.failed.items()}
+        with self.lock:
+            return dict(self.reported), dict(self.failed)
 
     def forget(self, deployment: str) -> None:
         """Forget why replicas of this deployment did not start."""
