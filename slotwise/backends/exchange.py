@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol, Self
 
 from slotwise.backends.request_way import RequestWay
@@ -62,12 +63,20 @@ def nobody() -> None:
     """Whoever wants to be told that a client has gone, where nobody does."""
 
 
+@dataclass(frozen=True)
+class ReadFor:
+    """The version of its model that a request's body was made for. fits(archive): whether it would be the same for that one."""
+
+    version: str
+    fits: Callable[[Path], bool]
+
+
 @dataclass
 class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
 
-    version: of the model; "": its default. read_as: the version that its body was made for, where no other can take
-    it. label: the model's name in the metrics. repeatable: whether a second copy of it does
+    version: of the model; "": its default. read_for: what its body was made for, where that is not for every version.
+    label: the model's name in the metrics. repeatable: whether a second copy of it does
     no harm. sent: how it was sent, where not plainly (hedged, alone, again), which the backend says. leave(): what the backend
     wants to be told when its client has gone. taken_at: when a worker got it, by the event loop's time, where a queue of ours
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
@@ -84,7 +93,7 @@ class BackendRequest:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     version: str = ""
-    read_as: str = ""
+    read_for: ReadFor | None = None
     label: str = ""
     repeatable: bool = True
     sent: str = ""
@@ -128,7 +137,7 @@ class BackendRequest:
     def to_model(self, name: str) -> Self:
         """The same request to a model of another name, with headers of its own: whoever answers may change them."""
         target = f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}"
-        return replace(self, model=name, target=target, headers=dict(self.headers), read_as="")
+        return replace(self, model=name, target=target, headers=dict(self.headers), read_for=None)
 
     def has_place(self) -> bool:
         """Whether there is room for it, so that nobody else has to give way."""

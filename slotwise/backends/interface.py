@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 __all__ = [
+    "ANOTHER_DEFAULT",
     "MAX_BODY_BYTES",
     "PATH",
     "Backend",
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 MAX_BODY_BYTES = 32 * 2**20
+ANOTHER_DEFAULT = "another version of this model, which takes something else, has become the default"
 
 
 class NoMemory(SlotwiseError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused, by_default
+from slotwise.backends.interface import ANOTHER_DEFAULT, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
@@ -52,13 +53,15 @@ class LocalBackend:
         return await served.answer(request)
 
     def _asked(self, request: BackendRequest) -> ServedModel:
-        """The version that is to answer. Raises Refused: 404 for what is not there, 503 where it was the default until now."""
-        try:
-            return self.loaded.find(request.model, request.version or request.read_as)
-        except Refused:
-            if request.version or request.model not in self.loaded.by_name:
-                raise
-            raise Refused(503, "another version of this model has become the default", retry_after_s=1) from None
+        """The version that is to answer. Raises Refused: 404, or 503 where the default takes something else meanwhile."""
+        served, read_for = self.loaded.find(request.model, request.version), request.read_for
+        if request.version or read_for is None or served.settings.version == read_for.version:
+            return served
+        with contextlib.suppress(Refused):
+            return self.loaded.find(request.model, read_for.version)
+        if read_for.fits(served.settings.archive):
+            return served
+        raise Refused(503, ANOTHER_DEFAULT, retry_after_s=1)
 
     def wait_s(self, model: str, count: int) -> float:
         """By what the batches of its default version have cost."""

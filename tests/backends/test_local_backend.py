@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.host import model_versions
 from slotwise.host.local_backend import LocalBackend
@@ -47,16 +47,18 @@ def test_what_was_read_for_a_version_is_answered_by_it_or_not_at_all(settings: M
     one, two, anything = Served(settings), Served(replace(settings, version="2")), None
     loaded = ModelVersions({"m": {"2": two, "1": one}})  # type: ignore[dict-item]
     backend = LocalBackend(loaded, anything, 1, lambda: [])  # type: ignore[arg-type]
-    read = BackendRequest("m", 0.0, read_as="1", target="/predictions/m?a=b")
+    read = BackendRequest("m", 0.0, read_for=ReadFor("1", lambda archive: False), target="/predictions/m?a=b")
     asyncio.run(backend.answer(read))
     asyncio.run(backend.answer(BackendRequest("m", 0.0)))
     assert (len(one.asked), len(two.asked)) == (1, 1)
-    assert read.to_model("other").read_as == ""
+    assert read.to_model("other").read_for is None
     del loaded.by_name["m"]["1"]
     for version, status in (("", 503), ("1", 404)):
         with pytest.raises(Refused) as refused:
-            asyncio.run(backend.answer(BackendRequest("m", 0.0, read_as="1", version=version)))
+            asyncio.run(backend.answer(replace(read, version=version)))
         assert refused.value.status == status
+    asyncio.run(backend.answer(replace(read, read_for=ReadFor("1", lambda archive: True))))
+    assert (len(one.asked), len(two.asked)) == (1, 2)
 
 
 def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

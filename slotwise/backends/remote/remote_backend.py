@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from slotwise.backends.interface import MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
+from slotwise.backends.interface import ANOTHER_DEFAULT, MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.race import ModelCopies, Race
@@ -85,10 +85,10 @@ class RemoteBackend:
 
     async def _attempt(self, request: BackendRequest, fresh: bool) -> BackendAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
-        upstream = self._server()
+        upstream, target = self._server(), self._target(request)
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
-                answer = await _sent_with_token(upstream, request, self._target(request), fresh)
+                answer = await _sent_with_token(upstream, request, target, fresh)
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
@@ -100,16 +100,18 @@ class RemoteBackend:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return BackendAnswer(503, [], b"the model server's token could not be renewed")
+        if answer.status == 404 and not answer.from_slot and target != request.target:
+            raise Refused(503, ANOTHER_DEFAULT, retry_after_s=1)
         if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
             return BackendAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer
 
     def _target(self, request: BackendRequest) -> str:
         """Path and query for the server. They name the version that a request was read for, where another could answer it."""
-        if request.version or not request.read_as or all(model != request.model for model, _ in self.others):
+        if request.version or request.read_for is None or all(model != request.model for model, _ in self.others):
             return request.target
         path, mark, query = request.target.partition("?")
-        return f"{path}/{request.read_as}{mark}{query}"
+        return f"{path}/{request.read_for.version}{mark}{query}"
 
     def _server(self) -> Upstream:
         if self.upstream is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from slotwise.backends.exchange import ReadFor
 from slotwise.backends.interface import BackendRequest, Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission.key_rates import AccessKey
+from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.protocols.records import ModelInput
 
@@ -26,7 +28,10 @@ def versions(gateway: Gateway, model: str) -> list[str]:
 
 def model_input(gateway: Gateway, model: str, version: str = "") -> ModelInput:
     """What the model takes, as far as it is known. version: "": its default."""
-    card = gateway.card(model, version)
+    return _input_of(gateway.card(model, version))
+
+
+def _input_of(card: ModelCard) -> ModelInput:
     return ModelInput(
         card.takes, card.shape, card.classes, card.scores, card.own_output, card.columns, card.inputs, card.outputs
     )
@@ -47,10 +52,12 @@ async def known_version(gateway: Gateway, request: BackendRequest) -> None:
 
 
 def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInput]:
-    """Which version a request is read for now, which alone answers it, and what that takes and gives."""
-    live = gateway.models.get(request.model)
-    request.read_as = request.version or (live.version if live else "")
-    return request.read_as, model_input(gateway, request.model, request.version)
+    """Which version a request is read for now, and what that takes and gives; none that takes something else answers it."""
+    name, live = request.model, gateway.models.get(request.model)
+    version, model = request.version or (live.version if live else ""), model_input(gateway, name, request.version)
+    if live is not None:
+        request.read_for = ReadFor(version, lambda archive: _input_of(model_card(name, archive)) == model)
+    return version, model
 
 
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:
