@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -276,12 +277,16 @@ class WorkerLink(asyncio.Protocol):
         reaping.add_done_callback(lambda _: self.ended(self))
 
     async def _reap(self) -> None:
-        """Wait until the process is gone; who retires may take a while, nobody else."""
+        """Wait until the process is gone, in a thread of its own; who retires may take a while, nobody else."""
+        thread = ThreadPoolExecutor(1)
+        patience_s = REAP_S if self.worker.retiring or self.why else 0.5
         try:
-            code = await asyncio.to_thread(self.process.wait, REAP_S if self.worker.retiring or self.why else 0.5)
+            code = await self.loop.run_in_executor(thread, self.process.wait, patience_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            code = await asyncio.to_thread(self.process.wait)
+            code = await self.loop.run_in_executor(thread, self.process.wait)
+        finally:
+            thread.shutdown(wait=False)
         if not self.why and not self.worker.retiring:
             self.why = f"it ended with {code}"
             log.error("worker %d of %s ended with %d", self.process.pid, self.command.model_dir.name, code)

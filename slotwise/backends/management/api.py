@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -23,7 +25,9 @@ from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.descriptions import DESCRIPTION, described
 from slotwise.backends.management.models import ApiError, HostedModel, ModelTable, refusal
 
+T = TypeVar("T")
 PAGE = 100
+CHANGES = 4  # threads for calls that change models: one changes them, others download meanwhile
 SYNCHRONOUS_S = 300.0
 OPEN = ("/ping", "/", "/api-description")  # need no token, as on TorchServe
 NOT_OFFERED = {
@@ -123,10 +127,11 @@ def refused(error: Exception) -> web.Response:
 
 
 class ManagementApi:
-    """The calls. What blocks runs in threads."""
+    """The calls. What blocks runs in threads; what changes models in some of its own, as it may wait long for its turn."""
 
     def __init__(self, models: ModelTable) -> None:
         self.models = models
+        self._threads = ThreadPoolExecutor(CHANGES, "management")
 
     async def ping(self, request: ManagementCall) -> web.Response:
         """Whether this process runs."""
@@ -162,7 +167,7 @@ class ManagementApi:
         archive, name = request.query["url"], request.query.get("model_name")
         if (runtime := request.query.get("runtime", "python")) not in ("python", "python3"):
             raise ApiError(400, "BadRequestException", f"Invalid RuntimeType value: {runtime:.40}")
-        model = await asyncio.to_thread(self.models.register, archive, name, **settings)
+        model = await self._change(partial(self.models.register, archive, name, **settings))
         workers = model.min_workers
         done = f'Model "{model.name}" Version: {model.version} registered with {workers} initial workers'
         if not workers:
@@ -187,21 +192,24 @@ class ManagementApi:
         name, version = _named(request)
         least = _number(request, "min_worker", 1)
         most = _number(request, "max_worker", least)
-        model = await asyncio.to_thread(self.models.scale, name, version, least, most)
+        model = await self._change(partial(self.models.scale, name, version, least, most))
         done = f"Workers scaled to {least} for model: {name}" + (f", version: {version}" if version else "")
         return await self._once_ready(request, model, done)
 
     async def set_default(self, request: ManagementCall) -> web.Response:
         """Make a version the default one."""
         name, version = request.match_info["name"], request.match_info["version"]
-        await asyncio.to_thread(self.models.set_default, name, version)
+        await self._change(partial(self.models.set_default, name, version))
         return web.json_response({"status": f'Default version successfully updated for model "{name}" to "{version}"'})
 
     async def unregister(self, request: ManagementCall) -> web.Response:
         """Remove a model or a version of it."""
         name, version = _named(request)
-        await asyncio.to_thread(self.models.unregister, name, version)
+        await self._change(partial(self.models.unregister, name, version))
         return web.json_response({"status": f'Model "{name}" unregistered'})
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, change)
 
     async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str) -> web.Response:
         """Answer at once, or, where the call is to be synchronous, when the workers are there."""
