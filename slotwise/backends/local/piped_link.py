@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,12 +44,13 @@ class PipedLink:
     async def open(cls, start_timeout_s: float, **about: Any) -> PipedLink:
         """Start a worker; returns while it loads."""
         link = cls(**about)
-        link.task = asyncio.create_task(link._load(start_timeout_s))
+        link.task = asyncio.create_task(link._guarded(link._load(start_timeout_s)))
         return link
 
     def __post_init__(self) -> None:
         self.worker = BatchWorker(self.send, self.end, heard_at=float("inf"))
         self.model: LocalModel | None = None
+        self.starting: subprocess.Popen[bytes] | None = None
         self.task: asyncio.Task[None]
         self.over = False
 
@@ -64,7 +66,7 @@ class PipedLink:
 
     def send(self, batch: Sequence[WaitingRequest]) -> None:
         """Give it a batch."""
-        self.task = asyncio.create_task(self._answer(batch))
+        self.task = asyncio.create_task(self._guarded(self._answer(batch)))
 
     def retire(self) -> None:
         """Let it finish its batch, and end."""
@@ -81,18 +83,25 @@ class PipedLink:
             self.model.child.kill()  # who waits for it hears that
         self._end()
 
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+        """Whatever goes wrong ends the worker: it is tried again, and what it has in hand goes on elsewhere."""
+        try:
+            await work
+        except Exception as error:
+            self.end(f"{type(error).__name__}: {error}")
+
     async def _load(self, timeout_s: float) -> None:
         try:
             self.model = await asyncio.to_thread(
-                LocalModel,
-                self.archive,
+                PipedModel,
+                self,
                 batch_size=self.batch_size,
                 environ=self.environ,
                 measured=self.measured,
                 start_timeout_s=timeout_s,
             )
         except SlotwiseError as error:
-            self.why = error.message
+            self.why = self.why or error.message
             self._end()
             return
         if self.over:
@@ -131,10 +140,27 @@ class PipedLink:
         if self.over:
             return
         self.over, self.status = True, "UNLOADING"
+        if self.starting:
+            self.starting.kill()
         if self.worker in self.queue.workers:
             self.queue.ended(self.worker)
         closing = asyncio.ensure_future(asyncio.to_thread(self.model.close if self.model else lambda: None))
         closing.add_done_callback(lambda _: self.ended(self))
+
+
+class PipedModel(LocalModel):
+    """A LocalModel whose link may end it while it starts."""
+
+    def __init__(self, link: PipedLink, **settings: Any) -> None:
+        self.link = link
+        super().__init__(link.archive, **settings)
+
+    def start(self, batch_size: int) -> dict[str, Any]:
+        """See LocalModel."""
+        self.link.starting = self.child
+        if self.link.over:
+            self.child.kill()
+        return super().start(batch_size)
 
 
 def _answer(answer: LocalAnswer) -> BackendAnswer:
