@@ -156,10 +156,14 @@ class DropInModels(ModelTable):
         return model
 
     def unregister(self, name: str, version: str | None) -> None:
-        """See ModelTable."""
-        super().unregister(name, version)
-        log.info("Model %s unregistered.", name)
-        self.save("snapshot")
+        """See ModelTable; one whose end fails is gone from the snapshot, too."""
+        before = self._models
+        try:
+            super().unregister(name, version)
+            log.info("Model %s unregistered.", name)
+        finally:
+            if self._models is not before:
+                self.save("snapshot")
 
     def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
         """See ModelTable."""

@@ -112,9 +112,15 @@ class DropInHost(OwnHost):
 
     def register(self, model: HostedModel, *, default: bool) -> None:
         """See OwnHost; first its packages are installed, where the deployment wants that."""
-        if self.installs and model.info.requirements:
-            _install(model, self._packages(model))
-        super().register(model, default=default)
+        packages = self._packages(model)
+        shutil.rmtree(packages, ignore_errors=True)  # of one whose end has failed
+        try:
+            if self.installs and model.info.requirements:
+                _install(model, packages)
+            super().register(model, default=default)
+        except BaseException:
+            shutil.rmtree(packages, ignore_errors=True)
+            raise
 
     def unregister(self, model: HostedModel) -> None:
         """See OwnHost."""
@@ -194,7 +200,6 @@ def _settings(config: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str,
 def _install(model: HostedModel, folder: Path) -> None:
     """Have pip install what an archive requires into this folder. Raises ApiError."""
     archive, named = model.info.path, model.info.requirements
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with zipfile.ZipFile(archive) as packed:
         (folder / named).write_bytes(packed.read(named))
@@ -206,7 +211,6 @@ def _install(model: HostedModel, folder: Path) -> None:
     except subprocess.TimeoutExpired:
         failed, said = True, [f"ERROR: it takes more than {INSTALL_S:.0f} s"]
     if failed:
-        shutil.rmtree(folder, ignore_errors=True)
         why = next((line for line in said if line.startswith("ERROR:")), said[-1] if said else "pip says nothing")
         message = f"Custom pip package installation failed for model {model.name}: {why.removeprefix('ERROR: '):.300}"
         raise ApiError(400, "ModelException", message)

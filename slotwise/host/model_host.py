@@ -113,7 +113,7 @@ class OwnHost:
 
     def unregister(self, model: HostedModel) -> None:
         """Serve it no longer, once what its workers have in hand is answered."""
-        self._run(self.loaded.remove(model.name, model.version))
+        self._run(self.loaded.remove(model.name, model.version), self.loaded.patience_s)
         shutil.rmtree(self._model_dir(model), ignore_errors=True)
 
     def scale(self, model: HostedModel) -> None:
@@ -167,11 +167,12 @@ class OwnHost:
 
     def close(self) -> None:
         """End every worker."""
-        self._run(self.loaded.close())
+        self._run(self.loaded.close(), self.loaded.patience_s)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(call, self.loop).result(CALL_S)
+    def _run(self, call: Coroutine[Any, Any, T], patience_s: float = 0.0) -> T:
+        """What it returns. patience_s: for which it may wait by itself."""
+        return asyncio.run_coroutine_threadsafe(call, self.loop).result(patience_s + CALL_S)
 
     def _model_dir(self, model: HostedModel) -> Path:
         return self.folder / f"{model.id}"

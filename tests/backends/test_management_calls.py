@@ -6,44 +6,77 @@ import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import javaproperties
 import pytest
 
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.management.api import ManagementApi, PlainCall
-from slotwise.backends.management.models import ModelTable
+from slotwise.backends.management.models import HostedModel
+from slotwise.drop_in import own_host
+from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.own_host import DropInHost
+from slotwise.drop_in.snapshots import Snapshots, models_of
 from slotwise.host import model_host
 from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
-from tests.backends.test_served_model import settings
+from tests.backends.test_served_model import asked, settings
 from tests.client.test_management import record
 
 __all__ = ["settings"]  # the fixture
 
 
+def registered(name: str) -> HostedModel:
+    """One version of it, of whose archive nobody asks anything."""
+    nobody: Any = None
+    return HostedModel(
+        name=name,
+        version="1",
+        info=nobody,
+        archive=f"{name}.mar",
+        profile=nobody,
+        batch_size=1,
+        max_batch_delay_ms=0.0,
+        min_workers=1,
+        max_workers=1,
+        response_timeout_s=1,
+    )
+
+
 @asynccontextmanager
-async def hosting(settings: ModelSettings, folder: Path, names: Sequence[str], patience_s: float) -> AsyncIterator[ModelTable]:
+async def hosting(
+    settings: ModelSettings, folder: Path, names: Sequence[str], patience_s: float
+) -> AsyncIterator[DropInModels]:
     """A host that has these models, with a ready worker each."""
     loaded = ModelVersions(patience_s=patience_s)
-    host = OwnHost(loaded, record(folder, "slotwise"), 0)
-    table = ModelTable(host, folder, None, {})  # type: ignore[arg-type]
+    host: Any = OwnHost(loaded, record(folder, "slotwise"), 0)
+    nobody: Any = None
+    snapshots = Snapshots(folder / "config", {})
+    table = DropInModels(host, Configuration({"model_store": str(folder)}), nobody, nobody, snapshots)
     for name in names:
         served = ServedModel(dataclasses.replace(settings, name=name))
         served.scale(1)
         loaded.add(served, default=True)
-        registered: Any = SimpleNamespace(name=name, version="1", id=f"{name}_1")
-        table._models[name] = {"1": registered}
+        table._models[name] = {"1": registered(name)}
         while not served.is_ready:
             await asyncio.sleep(0.02)
     try:
         yield table
     finally:
         await loaded.close()
+
+
+def in_the_snapshot(folder: Path) -> list[str]:
+    """The models that the next start would bring back."""
+    newest = max((folder / "config").glob("*.cfg"))
+    keys = javaproperties.loads(newest.read_text("latin-1"))
+    return [one.name for one in models_of(keys["model_snapshot"], "model_snapshot")]
 
 
 def test_as_many_calls_as_there_are_threads_do_not_block_each_other(
@@ -59,5 +92,66 @@ def test_as_many_calls_as_there_are_threads_do_not_block_each_other(
             answers = await asyncio.gather(*(api.unregister(PlainCall(match_info={"name": name})) for name in "ab"))
             assert [answer.status for answer in answers] == [200, 200]
             assert table.all() == []
+
+    asyncio.run(run())
+
+
+def test_a_model_goes_although_its_requests_have_longer_than_a_call(
+    settings: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_host, "CALL_S", 0.2)
+
+    async def run() -> None:
+        async with hosting(settings, tmp_path, "a", 2.0) as table:
+            served = table.loaded.find("a")
+            slow = asyncio.ensure_future(served.answer(asked("slow")))
+            while not any(worker.busy for worker in served.queue.workers):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(table.unregister, "a", None)
+            assert (await slow).body == b"answer to slow"
+            assert in_the_snapshot(tmp_path) == []
+
+    asyncio.run(run())
+
+
+def test_one_whose_end_fails_does_not_come_back(
+    settings: ModelSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_host, "CALL_S", 0.2)
+
+    async def run() -> None:
+        async with hosting(settings, tmp_path, "a", 0.1) as table:
+            served = table.loaded.find("a")
+            monkeypatch.setattr(served, "close", lambda patience_s: asyncio.sleep(1))
+            with pytest.raises(TimeoutError):
+                await asyncio.to_thread(table.unregister, "a", None)
+            assert in_the_snapshot(tmp_path) == []
+            monkeypatch.undo()
+            await served.close(5)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_nobody_gets_packages_that_were_installed_for_another_archive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    def register(self: OwnHost, model: Any, *, default: bool) -> None:
+        if fails:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(OwnHost, "register", register)
+    monkeypatch.setattr(own_host, "_install", lambda model, folder: folder.mkdir())
+
+    async def run() -> None:
+        nobody: Any = SimpleNamespace(model=None)
+        configuration = Configuration({"install_py_dep_per_model": "true"})
+        host = DropInHost(ModelVersions(), record(tmp_path, "slotwise"), configuration, nobody, nobody)
+        model: Any = SimpleNamespace(id="a_1", info=SimpleNamespace(requirements="requirements.txt" if fails else ""))
+        if not fails:
+            host._packages(model).mkdir()  # of one that was not ended in order
+        with pytest.raises(OSError, match="space") if fails else nullcontext():
+            host.register(model, default=True)
+        assert not host._packages(model).exists()
 
     asyncio.run(run())
