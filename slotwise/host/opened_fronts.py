@@ -63,6 +63,8 @@ class OpenedFronts:
                 yield
             finally:
                 loop.remove_reader(listening)
+                for task in [task for task, front in self._open.items() if front is None]:
+                    task.cancel()  # nobody could ask it yet
                 fronts = {task: front for task, front in self._open.items() if front}
                 for front in fronts.values():
                     front.server.replaced()
@@ -108,8 +110,8 @@ class OpenedFronts:
             return
         running = asyncio.current_task()
         assert running is not None
-        self._open[running] = front
         await self._loaded(message["models"])
+        self._open[running] = front
         serving = asyncio.ensure_future(front.server.serve(sockets=sockets))
         waiting = asyncio.ensure_future(up.wait())
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)

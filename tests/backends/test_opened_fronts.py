@@ -1,0 +1,43 @@
+"""A host that ends while a gateway is being opened in it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from slotwise.host import opened_fronts
+from slotwise.host.model_versions import ModelVersions
+from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
+
+
+@pytest.mark.parametrize("message", [{"options": {}, "restarts": 0, "models": ["never"]}, None])
+def test_a_host_waits_neither_for_models_nor_for_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any] | None
+) -> None:
+    server = SimpleNamespace(replaced=lambda: None, should_exit=False)
+    monkeypatch.setattr(opened_fronts, "front_settings", lambda *_: None)
+    monkeypatch.setattr(opened_fronts, "PreparedFront", lambda *_: SimpleNamespace(server=server))
+
+    async def run() -> None:
+        nobody: Any = None
+        fronts = OpenedFronts("default", ModelVersions(), lambda: nobody)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            async with fronts.offered(tmp_path):
+                link.connect(address(tmp_path))
+                if message is not None:
+                    socket.send_fds(link, [json.dumps(message).encode()], [])
+                await asyncio.sleep(0.3)
+                (task,) = fronts._open
+                left = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - left < LEAVE_S + 1
+            assert task.done()
+            link.settimeout(1)
+            assert link.recv(1) == b""  # so the gateway knows, and asks the next host
+
+    asyncio.run(run())
