@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,12 @@ class PieceSink(Protocol):
 
         Raises Refused where the answer need not go on.
         """
+
+
+def digest_of(model: str, body: bytes, read_by: str = "") -> bytes:
+    """Of a body for a model. read_by: with what else in its request it means something else."""
+    about = hashlib.blake2b(f"{model}\0{read_by}".encode(), digest_size=32).digest()
+    return hashlib.blake2b(body, digest_size=16, key=about).digest()
 
 
 def nobody() -> None:
@@ -149,6 +156,15 @@ class BackendRequest:
 
     def release(self) -> None:
         """Nothing of it is needed any more."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What no other body has, nor the same one that means something else; known even once the body is let go."""
+        return digest_of(self.model, self.body, self.read_by())
+
+    def read_by(self) -> str:
+        """What else says what its body means."""
+        return self.target
 
     def check(self) -> None:
         """Raise Refused where it must not be sent any more: asked before each copy that has had to wait."""

@@ -165,16 +165,16 @@ class InferenceRequest(BackendRequest):
 
     def check(self) -> None:
         """Raise Refused (422) where this body has ended workers of the model."""
-        self.gateway.killers.refuse_body(self.model, self.body, self._read_by)
+        self.gateway.killers.refuse_body(self.model, self.body, self.read_by)
 
-    def _read_by(self) -> str:
-        """What else says what a body means: the version and the query, the body's type, and TorchServe's routes."""
+    def read_by(self) -> str:
+        """See BackendRequest: the version and the query, the body's type, and TorchServe's routes."""
         return "\0".join([self.target, *(self.headers.get(name, "") for name in READ_BY)])
 
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""
         self.gateway.metrics.killers.labels(self.label).inc()
-        self.gateway.killers.remember(self.model, self.body, self.sender, self._read_by())
+        self.gateway.killers.remember(self.model, self.digest, self.sender)
         self.note("convicted: its body is not sent again")
 
     async def _read(self, receive: Receive) -> bytes:

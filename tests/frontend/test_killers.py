@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from slotwise.backends.interface import Refused
+from slotwise.backends.exchange import Refused, digest_of
 from slotwise.frontend.admission import killers
 from slotwise.frontend.admission.killers import ALLOWED, Killers
 from slotwise.frontend.http.client_address import TrustedProxies
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 def test_a_body_is_remembered_for_its_model_and_for_a_while() -> None:
     clock = Clock()
     known = Killers(clock)
-    known.remember("digits", b"killer", "somebody")
+    known.remember("digits", digest_of("digits", b"killer"), "somebody")
     with pytest.raises(Refused) as refused:
         known.refuse_body("digits", b"killer")
     assert refused.value.status == 422
@@ -38,7 +38,7 @@ def test_a_sender_of_several_is_refused_for_the_rest_of_the_minute() -> None:
     known = Killers(clock)
     for i in range(ALLOWED):
         known.refuse_sender("digits", "somebody")
-        known.remember("digits", b"killer %d" % i, "somebody")
+        known.remember("digits", digest_of("digits", b"killer %d" % i), "somebody")
         clock.now += 10
     with pytest.raises(Refused) as refused:
         known.refuse_sender("digits", "somebody")
@@ -52,7 +52,7 @@ def test_a_sender_of_several_is_refused_for_the_rest_of_the_minute() -> None:
 def test_a_sender_whom_nobody_knows_is_never_refused() -> None:
     known = Killers()
     for i in range(ALLOWED):
-        known.remember("digits", b"killer %d" % i, "")
+        known.remember("digits", digest_of("digits", b"killer %d" % i), "")
     known.refuse_sender("digits", "")
     with pytest.raises(Refused):
         known.refuse_body("digits", b"killer 0")
@@ -63,7 +63,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(killers, "SENDERS", 3)
     known = Killers()
     for i in range(9):
-        known.remember("digits", b"%d" % i, str(i))
+        known.remember("digits", digest_of("digits", b"%d" % i), str(i))
     assert (len(known._bodies), len(known._senders)) == (3, 3)
     known.refuse_body("digits", b"5")
     with pytest.raises(Refused):

@@ -2,7 +2,8 @@
 
 A batch is formed when a worker is free. What a worker had in hand when it died goes again, each request alone; one on which a
 worker ends then, as another one has before, is convicted. So a body ends two workers at most, however large the batches are. It
-goes a moment later: where something kills several workers at once, nobody is convicted for it.
+goes a moment later: where something kills several workers at once, nobody is convicted for it. Where nobody waits for it then,
+the next one like it goes alone (Accused).
 Senders take turns (waiting_line.py). Who cannot be answered in time, by what batches have cost so far, is refused at once.
 No socket and no process is here: workers are asked and heard through `BatchWorker`, and all time is the event loop's. So the
 simulation (tests/backends/simulation) runs this very code.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 from collections import deque
 from collections.abc import Callable, Collection
@@ -22,9 +22,7 @@ from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendReques
 from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.queue_history import QueueHistory
-from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
-
-log = logging.getLogger("slotwise.host")
+from slotwise.backends.local.queue_members import Accused, BatchWorker, LyingWorker, StreamWorker, WaitingRequest, say_lost
 
 LOOK_S = 0.05  # how often deadlines and silent workers are looked at
 LATE_LOOK_S = 1.0  # after a look that is so late nobody is blamed: this process did not run, or the machine
@@ -60,7 +58,7 @@ class ModelQueue:
         self.ledger, self.history, self.ended_at = Ledger(), QueueHistory(), self.loop.time()
         self.dispatcher = Dispatcher(batch_size, max_batch_delay_s, job_queue_size, linger, target_s, name)
         self.waiting = self.dispatcher.waiting
-        self.suspects: deque[WaitingRequest] = deque()
+        self.suspects, self.accused = deque[WaitingRequest](), Accused()
         self.workers: list[BatchWorker] = []
         self._open: dict[int, WaitingRequest] = {}
         self._dispatching = self._suspects_went_last = False
@@ -98,7 +96,7 @@ class ModelQueue:
 
     def _line_up(self, one: WaitingRequest) -> None:
         """It waits from now on."""
-        self.waiting.append(one)
+        (self.suspects if self.accused.meets(one) else self.waiting).append(one)
 
     @property
     def open_requests(self) -> Collection[WaitingRequest]:
@@ -125,6 +123,7 @@ class ModelQueue:
         self.ledger.end(one.id, outcome)
         if outcome != "answered":
             self._cancel(one)
+            self.accused.closed(one, self.workers)
             self.history.happened("cancelled" if outcome == "gone" else outcome, one, self.ended_at)
 
     def _cancel(self, one: WaitingRequest) -> None:
@@ -176,11 +175,9 @@ class ModelQueue:
         """A worker is gone, whatever it was doing: nobody loses an answer to it but the one that ends workers alone."""
         self.workers.remove(worker)
         self.history.died(worker, self.loop.time(), self.ledger.admitted)
-        lost = [one for one in (*worker.in_hand.values(), *(one for one, _ in worker.held)) if one.open]
+        lost = [*worker.in_hand.values(), *(one for one, _ in worker.held)]
         alone = len(worker.batch) == 1
-        if lost:
-            names = ", ".join(one.request.identity for one in lost)
-            log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
+        say_lost(lost)
         for one in lost:
             one.deaths, one.cancelled = one.deaths + 1, False
             self._suspect(one, convicted=alone and one.deaths > 1)
@@ -190,10 +187,12 @@ class ModelQueue:
     def _suspect(self, one: WaitingRequest, *, convicted: bool) -> None:
         one.calm_at = self.loop.time() + CALM_S
         one.request.note("its worker ended on it, alone" if convicted else "its worker ended")
-        self.history.happened("convicted" if convicted else "requeued", one, self.loop.time())
+        self.history.happened("convicted" if convicted else "requeued" if one.open else "accused", one, self.loop.time())
         if convicted:
             one.request.convict()
             one.refuse(500, "the worker ended on this request, and another one when it went alone")
+        elif not one.open:
+            self.accused.add(one)
         elif not one.request.repeatable:
             one.refuse(500, "the worker ended while it had this request, which must not be sent twice")
         else:

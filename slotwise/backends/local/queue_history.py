@@ -87,7 +87,7 @@ class QueueHistory:
         self._add("died", now, admitted, worker.number, worker.busy_since, worker.sent_after, _all(worker.batch), lost)
 
     def happened(self, what: str, one: WaitingRequest, now: float) -> None:
-        """To a request: its client has left, it is requeued or convicted, or it has ended without an answer."""
+        """To a request: its client has left, it is requeued, accused or convicted, or it has ended without an answer."""
         self._add(what, now, known(one))
 
     def kept(self, still_open: Iterable[WaitingRequest], workers: Iterable[BatchWorker]) -> KeptEvents:

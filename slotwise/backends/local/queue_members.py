@@ -1,12 +1,18 @@
-"""What a model's queue knows of each request that waits, and of each worker."""
+"""What a model's queue knows of each request that waits, of each worker, and of bodies that are accused of its end."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused, nobody
+
+log = logging.getLogger("slotwise.host")
+
+BODIES = 4096  # that are accused
 
 
 class LyingWorker(Exception):
@@ -115,3 +121,43 @@ class StreamWorker(BatchWorker):
         taken = self.retiring or self.trying is not None
         more = max(1, self.slots // 4) if self.slots > 1 else 0
         return 0 if taken else self.slots + more - len(self.in_hand)
+
+
+class Accused:
+    """Bodies whose request nobody waited for any more when a worker ended on it: the next one like it is under suspicion.
+
+    Else a deadline just above what a body usually costs would keep what ends workers from being known. By their digests: how
+    many workers ended, and until when all is to be calm; bounded, the oldest forgotten first.
+    """
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[bytes, tuple[int, float]] = OrderedDict()
+
+    def add(self, one: WaitingRequest) -> None:
+        """Nobody waits for this one, and workers ended on it."""
+        self._bodies[one.request.digest] = one.deaths, one.calm_at
+        if len(self._bodies) > BODIES:
+            self._bodies.popitem(last=False)
+
+    def closed(self, one: WaitingRequest, workers: Iterable[BatchWorker]) -> None:
+        """It ends without an answer. Where a worker has it the digest of its body is kept until that worker says more."""
+        if any(one.id in worker.in_hand for worker in workers):
+            _ = one.request.digest
+        elif one.deaths:
+            self.add(one)
+
+    def meets(self, one: WaitingRequest) -> bool:
+        """Whether one with such a body is accused: then this one goes alone, and answers for both."""
+        found = self._bodies.pop(one.request.digest, None) if self._bodies else None
+        if found is None:
+            return False
+        one.deaths, one.calm_at = found
+        one.request.sent = "alone"
+        return True
+
+
+def say_lost(lost: Sequence[WaitingRequest]) -> None:
+    """Log whose worker ended, where there is anybody."""
+    if lost:
+        names = ", ".join(one.request.identity for one in lost)
+        log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)

@@ -10,15 +10,12 @@ would hang up at once, and never be known.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused
 from slotwise.backends.local.model_queue import ModelQueue
-from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest
-
-log = logging.getLogger("slotwise.host")
+from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest, say_lost
 
 NO_STREAM = "this model gives no text/event-stream: its answer comes whole, ask for application/json or */*"
 
@@ -129,13 +126,9 @@ class StreamQueue(ModelQueue):
             return
         self.workers.remove(worker)
         held = list(worker.in_hand.values())
-        lost = [one for one in held if one.open]
-        if lost:
-            names = ", ".join(one.request.identity for one in lost)
-            log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
+        say_lost(held)
         for one in held:
             one.held_by, one.cancelled = None, False
-        for one in lost:
             blamed = worker.trying in (None, one)
             one.deaths = one.deaths + 1 if blamed else max(1, one.deaths)
             self._suspect(one, convicted=blamed and len(held) == 1 and one.deaths > 1)

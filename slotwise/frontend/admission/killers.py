@@ -9,13 +9,12 @@ count.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 
-from slotwise.backends.interface import Refused
+from slotwise.backends.exchange import Refused, digest_of
 
 BODY_S = 600.0  # a body is remembered this long
 BODIES = 4096
@@ -38,12 +37,9 @@ class Killers:
         since = self._clock() - BODY_S
         return sum(ended_at > since for ended_at in self._bodies.values())
 
-    def remember(self, model: str, body: bytes, sender: str, read_by: str = "") -> None:
-        """This body of that sender ended two workers of the model. sender: "" where nobody knows whose it is.
-
-        read_by: with what else in its request it means something else.
-        """
-        digest, now = _digest(model, body, read_by), self._clock()
+    def remember(self, model: str, digest: bytes, sender: str) -> None:
+        """The body with this digest ended two workers of the model. sender: whose it was; "" where nobody knows."""
+        now = self._clock()
         self._bodies[digest] = now
         self._bodies.move_to_end(digest)
         if sender:
@@ -54,10 +50,10 @@ class Killers:
                 kept.popitem(last=False)
 
     def refuse_body(self, model: str, body: bytes, read_by: Callable[[], str] = str) -> None:
-        """Raise Refused (422) where this body has ended workers of the model. read_by(): as `remember` has it."""
+        """Raise Refused (422) where this body has ended workers of the model. read_by(): as `digest_of` has it."""
         if not self._bodies:
             return
-        ended_at = self._bodies.get(_digest(model, body, read_by()))
+        ended_at = self._bodies.get(digest_of(model, body, read_by()))
         if ended_at is not None and self._clock() - ended_at < BODY_S:
             raise Refused(
                 422, "this body has ended the model's workers: it is not sent again; the model's log says why a worker ended"
@@ -73,8 +69,3 @@ class Killers:
             raise Refused(
                 429, f"{ALLOWED} of your requests ended workers of this model, try again later", retry_after_s=math.ceil(left_s)
             )
-
-
-def _digest(model: str, body: bytes, read_by: str) -> bytes:
-    about = hashlib.blake2b(f"{model}\0{read_by}".encode(), digest_size=32).digest()
-    return hashlib.blake2b(body, digest_size=16, key=about).digest()
