@@ -103,11 +103,12 @@ class LogFiles:
         self.access_log.write(f"{stamp} - {line}")
         self._printed.append(f"{stamp} [INFO ] http ACCESS_LOG - {line}")
 
-    def model(self, worker: str, line: str) -> None:
+    def model(self, worker: str, lines: Iterable[str]) -> None:
         """What a worker printed."""
-        text = f"{self.stamp.now()} [INFO ] {worker}-stdout MODEL_LOG - {line}"
-        self.model_log.write(text)
-        self._printed.append(text)
+        for line in lines:
+            text = f"{self.stamp.now()} [INFO ] {worker}-stdout MODEL_LOG - {line}"
+            self.model_log.write(text)
+            self._printed.append(text)
 
     def server(self, level: str, source: str, line: str) -> None:
         """What the server itself has to say."""

@@ -81,6 +81,7 @@ class LoggedModel(ServedModel):
             log.info("Auto recovery start timestamp: %d", int(time.time() * 1000))
         log.debug("%s State change %s -> WORKER_STOPPED", link.name, state)
         self._began.pop(link, None)
+        self.numbers.ended(link.name)
         super()._ended(link)
 
     def _fail(self, why: str) -> None:

@@ -90,6 +90,10 @@ class ServerNumbers:
         """A worker has started."""
         self._set("WorkerLoadTime", (worker, "Host", self.host), float(round(seconds * 1000)))
 
+    def ended(self, worker: str) -> None:
+        """A worker is gone."""
+        self.numbers["WorkerLoadTime"].values.pop((worker, "Host", self.host), None)
+
     def from_handler(self, model: str, name: str, value: float, unit: str) -> None:
         """A number of a handler's, where the metrics file names it or all are taken."""
         number = self.models.get(name)

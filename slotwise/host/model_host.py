@@ -199,9 +199,9 @@ def _prints(path: Path) -> Prints:
     if log_format.from_environment() == "text":
         return FilePrints(path)
 
-    def take(worker: str, line: str) -> None:
+    def take(worker: str, lines: list[str]) -> None:
         with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(f"{log_format.printed(worker.rpartition('_')[0], worker, line)}\n")
+            file.writelines(f"{log_format.printed(worker.rpartition('_')[0], worker, line)}\n" for line in lines)
 
     return LinePrints(take)
 

@@ -17,7 +17,7 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 
-MOST_NAMES = 1000  # of one model's metrics: a handler may make up a name for every request
+MOST_NAMES, LONGEST_NAME = 1000, 100  # of one model's metrics: a handler may make up a name for every request
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
 
@@ -94,7 +94,9 @@ class ModelVersions(Collector):
 
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
         """Take one of a worker's numbers: a count where it has no unit, else what it is now. Raises TypeError, ValueError."""
-        value, name, names = float(value), str(name), self._names.setdefault(model, set())
+        value, name, names = float(value), str(name)[:LONGEST_NAME], self._names.setdefault(model, set())
+        if code is not None and (type(code) is not int or not 100 <= code <= 599):
+            return
         if not name or (name not in names and len(names) >= MOST_NAMES):
             return
         names.add(name)

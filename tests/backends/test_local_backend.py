@@ -72,7 +72,13 @@ def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monk
     with pytest.raises(ValueError, match="ten"):
         loaded.measured("m", "of_request_0", anything, "ms", None)
     loaded.measured("other", "of_request_4", 1.0, "", None)
+    loaded.measured("long", "n" * 10_000, 1.0, "", 200)
+    for code in ("200", 99, 600, True, 2.5):
+        wrong: Any = code
+        loaded.measured("coded", "of_code", 1.0, "", wrong)
     said = generate_latest(registry).decode()
+    assert ("n" * 101 in said, "of_code" in said) == (False, False)
+    assert f'{"n" * 100}{{Code="200",ModelName="long"}} 1.0' in said
     assert [i for i in range(5) if f'of_request_{i}{{Code="",ModelName="m"}}' in said] == [0, 1, 2]
     assert 'of_request_4{Code="",ModelName="other"} 1.0' in said
 

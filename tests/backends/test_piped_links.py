@@ -20,6 +20,7 @@ from slotwise.backends.local import piped_link
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.piped_link import PipedLink
 from slotwise.backends.local.served_model import ServedModel
+from slotwise.backends.local.worker_link import Measured
 from tests.backends.test_served_model import asked, serving, settings
 
 __all__ = ["settings"]  # the fixture
@@ -112,6 +113,29 @@ def test_an_error_while_it_answers_ends_the_worker_and_the_others_go_on(
             assert isinstance(answers[0], Refused)
             assert [getattr(answer, "body", answer) for answer in answers[1:]] == [b"1", b"2"]
             assert (guilty.convicted, served.ends["died"], served.ledger.open) == (1, 2, 0)
+
+    asyncio.run(history())
+
+
+def test_a_number_that_is_none_costs_nobody_an_answer(piped: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: Any, measured: Measured, **__: Any) -> Answering:
+        def answers(requests: Sequence[Any]) -> list[LocalAnswer]:
+            measured("of_handler", 1.0, "ms", None)
+            return [LocalAnswer(200, "text/plain", {}, body) for body, *_ in requests]
+
+        return Answering(answers)
+
+    def refuses(name: str, value: float, unit: str, code: int | None) -> None:
+        raise ValueError("this is no number")
+
+    monkeypatch.setattr(piped_link, "PipedModel", start)
+
+    async def history() -> None:
+        served = ServedModel(piped, refuses)
+        served.scale(1)
+        async with asyncio.timeout(10):
+            assert (await served.answer(asked("1"))).body == b"1"
+        await served.close(1)
 
     asyncio.run(history())
 

@@ -37,7 +37,7 @@ def test_lines_are_as_log4j_writes_them(tmp_path: Path) -> None:
     out = io.StringIO()
     files = LogFiles(tmp_path / "logs", tmp_path / "metrics", out)
     files.access('/127.0.0.1:1 "GET / HTTP/1.1" 200 3')
-    files.model("W-9000-echo_1.0", "printed")
+    files.model("W-9000-echo_1.0", ["printed"])
     files.server("WARN", "somebody", "said")
     files.flush()
     stamp = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d,\d{3}"

@@ -64,10 +64,10 @@ class FilePrints:
 
 @dataclass
 class PrintedLines:
-    """What a pipe brings, line by line. take(line): gets each, on the event loop; a long one comes in pieces."""
+    """What a pipe brings, line by line. take(lines): gets those of one read, on the event loop; a long one comes in pieces."""
 
     descriptor: int
-    take: Callable[[str], None]
+    take: Callable[[list[str]], None]
     last: str = ""
     begun: bytes = b""
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
@@ -87,10 +87,9 @@ class PrintedLines:
         if len(self.begun) > LONGEST_LINE or not data:
             lines.append(self.begun)
             self.begun = b""
-        for line in lines:
-            if text := line.decode("utf-8", "replace").rstrip():
-                self.last = text.strip()
-                self.take(text)
+        if texts := [text for line in lines if (text := line.decode("utf-8", "replace").rstrip())]:
+            self.last = texts[-1].strip()
+            self.take(texts)
         if not data:
             self.loop.remove_reader(source)
             os.close(source)
@@ -98,9 +97,9 @@ class PrintedLines:
 
 @dataclass(frozen=True)
 class LinePrints:
-    """Every line goes to take(name of the worker, line)."""
+    """Every line goes to take(name of the worker, lines)."""
 
-    take: Callable[[str, str], None]
+    take: Callable[[str, list[str]], None]
 
     @contextmanager
     def opened(self, name: str) -> Iterator[PrintedLines]:
@@ -108,7 +107,7 @@ class LinePrints:
         source, target = os.pipe()
         try:
             os.set_blocking(source, False)
-            lines = PrintedLines(target, lambda line: self.take(name, line))
+            lines = PrintedLines(target, lambda lines: self.take(name, lines))
             lines.loop.add_reader(source, lines.read, source)
             yield lines
         finally:
