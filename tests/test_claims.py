@@ -47,7 +47,7 @@ SECURITY = {
     ],
     "No answer holds what is not the client's:": [
         "tests/worker/test_invariants.py::test_no_slot_shows_what_went_wrong_inside_or_whom_else_it_served",
-        "tests/backends/test_served_model.py::test_why_its_workers_do_not_start_is_no_clients_business",
+        "tests/backends/test_served_model.py::test_a_model_that_cannot_start_refuses_at_once_and_says_why_to_the_operator",
     ],
     "An archive is looked at before it is believed.": [
         "tests/worker/test_digests.py::test_removing_the_digests_does_not_help",

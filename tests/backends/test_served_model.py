@@ -157,22 +157,6 @@ def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
     assert {"arrived", "sent", "answered", "died", "requeued", "convicted"} <= set(last)
 
 
-def test_why_its_workers_do_not_start_is_no_clients_business(settings: ModelSettings, tmp_path: Path) -> None:
-    """It may name a path."""
-
-    async def history() -> None:
-        served = ServedModel(replace(settings, model_dir=tmp_path))
-        served.scale(1)
-        while not served.failure:
-            await asyncio.sleep(0.01)
-        with pytest.raises(Refused) as refused:
-            await served.answer(asked("1"))
-        assert (refused.value.status, str(refused.value)) == (503, "the model's workers do not start")
-        await served.close(1.0)
-
-    asyncio.run(history())
-
-
 def test_a_copy_to_another_archive_has_headers_of_its_own() -> None:
     """A queue of sequences changes them: the request may come to the old archive after it."""
     request = asked("1")
@@ -297,7 +281,7 @@ def test_a_model_that_names_its_gpus_gets_those_and_they_count_for_all() -> None
     assert every.workers == {"2": 1, "5": 1, "7": 1}
 
 
-def test_a_model_that_cannot_start_says_why_and_refuses_at_once(settings: ModelSettings) -> None:
+def test_a_model_that_cannot_start_refuses_at_once_and_says_why_to_the_operator(settings: ModelSettings) -> None:
     worker = settings.model_dir / GUARD / "hosts" / "framed.py"
     worker.write_text("raise RuntimeError('there are no weights')\n")
 
@@ -307,9 +291,9 @@ def test_a_model_that_cannot_start_says_why_and_refuses_at_once(settings: ModelS
         while not served.failure:
             await asyncio.sleep(0.05)
         assert "there are no weights" in served.failure
-        with pytest.raises(Refused, match="there are no weights") as refused:
+        with pytest.raises(Refused) as refused:  # it may name a path
             await served.answer(asked("1"))
-        assert refused.value.status == 503
+        assert (refused.value.status, str(refused.value)) == (503, "the model's workers do not start")
         await served.close(5)
 
     asyncio.run(history())
