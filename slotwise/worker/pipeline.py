@@ -51,7 +51,8 @@ class Pipeline:
     """
 
     def __init__(self, handler: BatchHandler) -> None:
-        self.handler, handler.predict_until = handler, math.inf
+        self.handler = handler
+        handler.predict_until = math.inf
         self.settings = handler.settings
         self.timeout_s = self.settings.response_timeout_s
         self.hooks = Hooks(handler, self.settings.max_response_bytes)
