@@ -38,6 +38,11 @@ class Refused(Exception):
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
         self.extra = extra
 
+    def without_frames(self) -> Self:
+        """Itself, to be kept: the frames in which it was raised hold bodies, and whoever keeps it."""
+        self.__traceback__ = self.__context__ = self.__cause__ = None
+        return self
+
     def headers(self) -> RawHeaders:
         """The headers that only this refusal has."""
         headers: RawHeaders = [*self.extra]

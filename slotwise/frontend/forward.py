@@ -153,7 +153,8 @@ class Forward:
             request.body = b""
             request.hold_bytes(len(body))
         except Refused as refused:
-            request.refusal, reason = refused, refused.logged
+            request.refusal = refused.without_frames()
+            reason = refused.logged
             status, headers = refused.status, [replies.JSON_TYPE, *refused.headers()]
             body = replies.error_body(refused.status, refused.message, request.identity)
         except ClientGone:

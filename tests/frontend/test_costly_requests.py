@@ -6,6 +6,8 @@ A test of a pattern gives it so much that it would take hours to try every way o
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -231,3 +233,24 @@ async def test_a_copy_that_outlives_its_request_is_counted_for_itself(make_front
     assert memory.now_bytes == 40
     copy.release()
     assert memory.now_bytes == 0
+
+
+@pytest.mark.anyio
+async def test_a_body_that_was_refused_is_gone(make_front: MakeFront) -> None:
+    """Also before Python looks for garbage."""
+    front, count = await make_front(max_body_bytes=2**23), 8
+    head = f"{HEAD}Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {2**21}\r\n\r\n".encode()
+    async with connecting(front) as connect:
+        reader, writer = await connect()
+        gc.collect()
+        gc.disable()
+        tracemalloc.start()
+        try:
+            for _ in range(count):
+                writer.write(head + b"a=1&" * 2**19)
+                assert (await answer(reader))[0] == 413
+            left_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert left_bytes < (count - 4) * 2**21
