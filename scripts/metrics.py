@@ -55,8 +55,6 @@ WORKERS = {
     "EncodeTime": "The rest: encoding, and making the answers.",
     "Bisections": "How often a group of rows was cut in halves, to find the one that fails.",
     "SlotErrors": "Answers of slots with an error, by status.",
-    AUDITED: "Answers that were made again, alone.",
-    MISMATCHES: "Of these, answers that were not the same.",
 }
 
 
@@ -122,7 +120,9 @@ def page() -> str:
         _section(
             "Of workers",
             "Means of the last batches, ten times a second at most, and counts; with TorchServe at `/metrics/server`. An "
-            "author's own numbers (`self.metrics`) stand beside them. TorchServe's own names are "
+            "author's own numbers (`self.metrics`) stand beside them, and those of an audit: "
+            f"`{AUDITED}`, answers that were made again, alone, and `{MISMATCHES}`, those of them that were not the same. "
+            "TorchServe's own names are "
             "[there](leaving-torchserve.md#one-word).",
             of_workers(),
         ),
