@@ -6,7 +6,7 @@ The request is let in as a whole or refused as a whole: it waits as one request 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone
@@ -26,7 +26,6 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
     """
     records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
     sent: dict[int, asyncio.Task[RecordAnswer]] = {}
-    ended: Refused | ClientGone | None = None
     refusals: list[Refused] = []  # of records that were sent
     limit = whole.traffic.limit
     turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
@@ -37,24 +36,27 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
                 if gone.is_set():
                     raise ClientGone
                 if refusals:
-                    raise refusals[0]
+                    raise refusals.pop(0)
                 await limit.enter(turn, whole.left_s, gone.wait)
                 sent[i] = asyncio.create_task(
                     _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, refusals)
                 )
                 sent[i].add_done_callback(lambda _: limit.leave(turn))
-        except (Refused, ClientGone) as failure:
-            ended = failure
-        if sent:
-            await asyncio.wait(sent.values())
+        except (Refused, ClientGone):  # not kept here: this frame holds the records, and it would hold this frame
+            await _all_of(sent)
+            raise
+        await _all_of(sent)
     finally:
         for task in sent.values():
             task.cancel()
-    if ended is not None:
-        raise ended
     if refusals:
-        raise refusals[0]
+        raise refusals.pop(0)
     return [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
+
+
+async def _all_of(sent: Mapping[int, asyncio.Task[RecordAnswer]]) -> None:
+    if sent:
+        await asyncio.wait(sent.values())
 
 
 async def _sent(
@@ -72,5 +74,5 @@ async def _sent(
         try:
             whole.hold_bytes(whole.memory_bytes + len(body))
         except Refused as refused:
-            refusals.append(refused)
+            refusals.append(refused.without_frames())
     return RecordAnswer(status, body)
