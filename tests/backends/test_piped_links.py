@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from slotwise.archive import local_model
-from slotwise.archive.local_model import LocalAnswer
+from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.archive.packaging import WORKER
 from slotwise.backends.exchange import Refused
 from slotwise.backends.local import piped_link
@@ -119,8 +120,10 @@ def test_an_error_while_it_answers_ends_the_worker_and_the_others_go_on(
 
 def test_a_number_that_is_none_costs_nobody_an_answer(piped: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: Any, measured: Measured, **__: Any) -> Answering:
+        taking: Any = SimpleNamespace(measured=measured, unmeasured=False, archive=piped.archive)
+
         def answers(requests: Sequence[Any]) -> list[LocalAnswer]:
-            measured("of_handler", 1.0, "ms", None)
+            LocalModel._measure(taking, [("of_handler", 1.0, "ms", None)])
             return [LocalAnswer(200, "text/plain", {}, body) for body, *_ in requests]
 
         return Answering(answers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import subprocess
 import time
@@ -98,7 +97,7 @@ class PipedLink:
                 self,
                 batch_size=self.batch_size,
                 environ=self.environ,
-                measured=self._measure,
+                measured=self.measured,
                 start_timeout_s=timeout_s,
             )
         except SlotwiseError as error:
@@ -136,10 +135,6 @@ class PipedLink:
         self.queue.done(self.worker, dead=dead)
         if dead or self.worker.retiring:
             self._end()
-
-    def _measure(self, *number: Any) -> None:
-        with contextlib.suppress(TypeError, ValueError):
-            self.measured(*number)
 
     def _end(self) -> None:
         if self.over:
