@@ -12,7 +12,7 @@ from slotwise.profiles import memory
 Receive = Callable[[], Awaitable[Any]]
 
 OWN_BYTES = 128 * 2**20  # of a gateway that has nothing to do, with gRPC
-SHARE = 3 / 4  # of the memory, for one sender's bodies while they come
+SHARE = 0.75  # of what all have to share, for one client: of the memory while its bodies come, and of reading places
 MOST_DERIVED_BYTES = 256 * 2**20  # what nobody asked to be more: a server may be in the same container
 
 

@@ -14,8 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from slotwise.backends.interface import Refused
-
-PART = 0.75  # of the places, for one client; of these, for one connection
+from slotwise.frontend.admission.limits import SHARE
 
 
 @dataclass(eq=False)
@@ -49,8 +48,8 @@ class ReadingPlaces:
 
     def __init__(self, count: int, patience_s: float) -> None:
         self.count, self.patience_s = count, patience_s
-        self.most_of_client = max(1, int(count * PART))
-        self.most_of_connection = max(1, int(self.most_of_client * PART))
+        self.most_of_client = max(1, int(count * SHARE))
+        self.most_of_connection = max(1, int(self.most_of_client * SHARE))
         self._lent: dict[Reading, None] = {}  # the oldest first
         self._of_client: Counter[str] = Counter()
         self._of_connection: Counter[tuple[str, str]] = Counter()
