@@ -9,6 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -18,7 +19,7 @@ from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections
 from slotwise.frontend.http.receiver import Receiver
 
-from .conftest import Front
+from .conftest import Front, MakeFront
 
 HEAD = "POST /predictions/digits HTTP/1.1\r\nHost: x\r\n"
 Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
@@ -46,6 +47,23 @@ async def connecting(
             return reader, writer
 
         yield connected
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """Both event loops."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+@pytest.fixture
+async def front(make_front: MakeFront) -> Front:
+    return await make_front(max_body_bytes=500_000)
+
+
+@pytest.fixture
+async def connect(front: Front) -> AsyncIterator[Connect]:
+    async with connecting(front) as connect:
+        yield connect
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[int, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -15,17 +14,13 @@ from slotwise.frontend.http.read_ahead import end_of_requests
 from slotwise.frontend.http.request_head import HeadLimits
 
 from .conftest import Front, MakeFront
-from .over_http import HEAD, Connect, answer, chunked, connecting, sized
+from .over_http import HEAD, Connect, answer, anyio_backend, chunked, connecting, sized
 
+__all__ = ["anyio_backend"]  # the fixture
 pytestmark = pytest.mark.anyio
 GOOD = sized(b"picture")
 SHORT_S = 0.3
 ENOUGH_S = 60.0  # for what must come
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture(autouse=True)

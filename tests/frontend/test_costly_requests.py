@@ -9,7 +9,7 @@ import asyncio
 import gc
 import json
 import tracemalloc
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +29,9 @@ from slotwise.frontend.observing.seen_request import shown_path
 from slotwise.worker.inputs.no_picture import refusal
 
 from .conftest import Front, MakeFront
-from .over_http import HEAD, Connect, answer, chunked, connecting, sized
+from .over_http import HEAD, Connect, answer, anyio_backend, chunked, connect, connecting, front, sized
+
+__all__ = ["anyio_backend", "connect", "front"]  # the fixtures
 
 MUCH = 2**22
 
@@ -143,22 +145,6 @@ def test_who_takes_as_much_as_comes_is_not_too_slow() -> None:
     for second in range(1, 20):
         written += 3000
         assert not pace.too_slow(float(second), written - waiting, limits) or second == 1
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
-
-
-@pytest.fixture
-async def front(make_front: MakeFront) -> Front:
-    return await make_front(max_body_bytes=500_000)
-
-
-@pytest.fixture
-async def connect(front: Front) -> AsyncIterator[Connect]:
-    async with connecting(front) as connect:
-        yield connect
 
 
 @pytest.mark.anyio

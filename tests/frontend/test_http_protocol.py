@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
@@ -14,28 +13,13 @@ import pytest
 from slotwise.backends.interface import BackendAnswer
 from slotwise.frontend import forward
 
-from .conftest import Front, MakeFront
-from .over_http import HEAD, Connect, answer, chunked, connecting, sized
+from .conftest import Front
+from .over_http import HEAD, Connect, answer, anyio_backend, chunked, connect, front, sized
 
+__all__ = ["anyio_backend", "connect", "front"]  # the fixtures
 pytestmark = pytest.mark.anyio
 BODY = os.urandom(300_000)  # more than is read at once
 LONG = 20_000_000  # more than the sockets between two processes hold
-
-
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
-def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
-    return "asyncio", {"use_uvloop": request.param}
-
-
-@pytest.fixture
-async def front(make_front: MakeFront) -> Front:
-    return await make_front(max_body_bytes=500_000)
-
-
-@pytest.fixture
-async def connect(front: Front) -> AsyncIterator[Connect]:
-    async with connecting(front) as connect:
-        yield connect
 
 
 def sha256(body: bytes) -> str:
