@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import zipfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -72,6 +73,20 @@ def extract(path: Path, out_dir: Path, *, trusted: bool = False, names: Collecti
         except OSError as error:
             hint = "name a new folder where there is room"
             raise SlotwiseError(f"{path.name} cannot be unpacked to {out_dir}: {error.strerror or error}", hint) from error
+    return out_dir
+
+
+def unpacked(info: ArchiveInfo, out_dir: Path) -> Path:
+    """Unpack what was inspected into the new folder `out_dir`, and returns it.
+
+    Raises SlotwiseError, and leaves nothing, where another archive has taken its place since.
+    """
+    extract(info.path, out_dir, trusted=True)  # the digests were compared when it was inspected
+    listed = {entry.name: entry.sha256 for entry in info.entries if not entry.name.endswith("/")}
+    found = {file.relative_to(out_dir).as_posix(): file_sha256(file) for file in out_dir.rglob("*") if file.is_file()}
+    if found != listed:
+        shutil.rmtree(out_dir)
+        raise SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
     return out_dir
 
 

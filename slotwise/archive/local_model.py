@@ -54,6 +54,7 @@ class LocalModel:
 
     measured(name, value, unit, code): takes the worker's numbers after each batch; unit is "ms", "%" or "" (a count), code an
     HTTP status that a count is for, or None; what it raises costs no answer. start_timeout_s: how long it may take to start.
+    model_dir: where the archive is unpacked already.
     """
 
     def __init__(
@@ -64,12 +65,13 @@ class LocalModel:
         environ: Mapping[str, str] | None = None,
         measured: Callable[[str, float, str, int | None], None] = lambda name, value, unit, code: None,
         start_timeout_s: float = START_TIMEOUT_S,
+        model_dir: Path | None = None,
     ) -> None:
         self.archive, self.measured, self.start_timeout_s = archive, measured, start_timeout_s
         self.lock, self.unmeasured, self.ended = threading.Lock(), False, False
         self.folder = tempfile.TemporaryDirectory(prefix="slotwise-local-")
         try:
-            model_dir = extract(archive, Path(self.folder.name) / "model")
+            model_dir = model_dir or extract(archive, Path(self.folder.name) / "model")
             kind, module = self._host(model_dir)
             variables = {**os.environ, **(environ or {}), "PYTHONPATH": str(model_dir)}
             self.log = (Path(self.folder.name) / "log").open("a+", encoding="utf-8", errors="replace")

@@ -134,7 +134,7 @@ class DropInHost(OwnHost):
 
     def _packages(self, model: HostedModel) -> Path:
         """The folder of what was installed for it."""
-        return self.folder / f"{model.id}.packages"
+        return self.folder / f"{model.id}@packages"
 
     def served(self, settings: ModelSettings, measured: Measured) -> ServedModel:
         """See OwnHost."""

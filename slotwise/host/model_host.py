@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise import log_format
 from slotwise.archive.guarding.foreign import TERMS, need_worker
-from slotwise.archive.inspection import extract
+from slotwise.archive.inspection import unpacked
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints, LinePrints, Prints
@@ -59,7 +59,7 @@ class OwnHost:
         """Unpack the archive and start its workers."""
         need_worker(model.info, "this host", HOST)
         shutil.rmtree(self._model_dir(model), ignore_errors=True)
-        model_dir = extract(model.info.path, self._model_dir(model))
+        model_dir = unpacked(model.info, self._model_dir(model))
         settings = ModelSettings(
             name=model.name,
             version=model.version,

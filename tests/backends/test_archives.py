@@ -15,7 +15,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.archive.guarding.guarded import guard
-from slotwise.archive.inspection import extract, inspect
+from slotwise.archive.inspection import extract, inspect, unpacked
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
@@ -121,6 +121,19 @@ def test_an_archive_of_an_earlier_release_answers_through_pipes(tmp_path: Path, 
     assert [getattr(one, "status", one) for one in given] == [200, 200, 400]
     assert [json.loads(one.body)["mean"] for one in given[:2]] == [2.0, 40.0]  # type: ignore[union-attr]
     assert "slotwise renew" in caplog.text
+
+
+def test_what_was_registered_is_served_whatever_takes_its_place(today: Path, tmp_path: Path) -> None:
+    sums = Path(shutil.copy(FIXTURES / "sums-0.2.0.mar", tmp_path / "sums.mar"))
+    settings, info = served(sums, tmp_path), inspect(sums)
+    shutil.copy(today, sums)  # nobody has registered this one
+    (answer,) = answers(settings, [b"[1, 2, 3]"], {"content-type": "application/json"})
+    assert isinstance(answer, BackendAnswer)
+    assert json.loads(answer.body)["mean"] == 2.0
+    with pytest.raises(SlotwiseError, match="has changed since"):
+        unpacked(info, tmp_path / "unpacked")
+    assert not (tmp_path / "unpacked").exists()
+    assert (unpacked(inspect(sums), tmp_path / "unpacked") / "twice.py").is_file()
 
 
 def test_a_dead_engine_of_an_earlier_release_costs_nobody_but_who_killed_it(tmp_path: Path) -> None:

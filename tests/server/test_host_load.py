@@ -75,7 +75,7 @@ def test_workers_come_and_go_with_the_load_and_an_operator_has_the_last_word(tmp
         text = project.slotwise("describe", "model")
         assert re.search(r"workers    1 to 3, by the load: 1, not [23]: 1 would be busy less than 50% of their time", text)
         log = (tmp_path / "state" / "default" / "server.log").read_text()
-        assert "model_1.0: workers: 3, not 2: 2 are busy" in log
+        assert "model@1.0: workers: 3, not 2: 2 are busy" in log
         numbers = httpx.get(f"http://127.0.0.1:{project.server.ports.metrics}/metrics", trust_env=False).text
         assert 'slotwise_host_worker_changes_total{model="model",reason="busy",version="1.0"} 2.0' in numbers
         assert 'slotwise_host_open_requests{model="model",version="1.0"} 0.0' in numbers

@@ -123,6 +123,11 @@ def test_on_ray_replicas_are_the_workers_of_a_plain_registration(host: Recording
     assert workers == [3, 1]
 
 
+def test_no_two_models_share_an_id(host: RecordingHost, store: Path) -> None:
+    model = ModelTable(host, store, load_profile("cpu", {}, {}, cores=0), {}).register("echo.mar")
+    assert replace(model, name="a", version="1_2").id != replace(model, name="a_1", version="2").id
+
+
 def test_a_model_is_registered_described_scaled_and_unregistered(client: ManagementClient, host: RecordingHost) -> None:
     client.register("echo.mar", batch_size=4, max_batch_delay=0.15, initial_workers=2, response_timeout=9)
     live = client.wait_ready("echo", workers=2)
@@ -134,9 +139,9 @@ def test_a_model_is_registered_described_scaled_and_unregistered(client: Managem
     client.unregister("echo")
     assert client.list() == ()
     assert host.calls == [
-        ("register", "echo_1.0", 4, 0.15, True),
-        ("scale", "echo_1.0", 3, 3),
-        ("unregister", "echo_1.0"),
+        ("register", "echo@1.0", 4, 0.15, True),
+        ("scale", "echo@1.0", 3, 3),
+        ("unregister", "echo@1.0"),
     ]
 
 
@@ -145,7 +150,7 @@ def test_what_a_registration_leaves_out_comes_from_the_profile_and_the_model(
 ) -> None:
     client.register("echo.mar")
     delay_ms = load_profile("cpu", environ={}, cores=0).max_batch_delay_ms
-    assert host.calls == [("register", "echo_1.0", 5, delay_ms, True)]
+    assert host.calls == [("register", "echo@1.0", 5, delay_ms, True)]
 
 
 def test_two_versions_and_which_of_them_is_the_default(client: ManagementClient, host: RecordingHost) -> None:
@@ -160,7 +165,7 @@ def test_two_versions_and_which_of_them_is_the_default(client: ManagementClient,
     assert client.describe("echo", "1.0").version == "1.0"
     client.unregister("echo", "1.0")
     assert [live.version for live in client.describe_all("echo")] == ["2.0"]
-    assert host.calls[2:] == [("set_default", "echo_2.0", "echo_1.0"), ("unregister", "echo_1.0")]
+    assert host.calls[2:] == [("set_default", "echo@2.0", "echo@1.0"), ("unregister", "echo@1.0")]
 
 
 @pytest.mark.parametrize(

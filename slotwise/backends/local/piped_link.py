@@ -30,6 +30,7 @@ class PipedLink:
 
     name: str
     archive: Path
+    model_dir: Path
     environ: Mapping[str, str]
     batch_size: int
     queue: ModelQueue
@@ -153,7 +154,7 @@ class PipedModel(LocalModel):
 
     def __init__(self, link: PipedLink, **settings: Any) -> None:
         self.link = link
-        super().__init__(link.archive, **settings)
+        super().__init__(link.archive, model_dir=link.model_dir, **settings)
 
     def start(self, batch_size: int) -> dict[str, Any]:
         """See LocalModel."""

@@ -208,11 +208,9 @@ class ServedModel:
                 )
                 link = await WorkerLink.open(settings.start_timeout_s, command=command, **about)
             else:
-                batch_size = settings.batch_size
                 log.warning("%s knows no frames: `slotwise renew` makes it quicker here", settings.archive.name)
-                link = await PipedLink.open(
-                    settings.start_timeout_s, archive=settings.archive, environ=environ, batch_size=batch_size, **about
-                )
+                about |= {"archive": settings.archive, "model_dir": settings.model_dir, "environ": environ}
+                link = await PipedLink.open(settings.start_timeout_s, batch_size=settings.batch_size, **about)
         except OSError as error:
             self._opening -= 1
             self._give_back_gpu(name)

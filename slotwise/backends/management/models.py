@@ -56,8 +56,8 @@ class HostedModel:
 
     @property
     def id(self) -> str:
-        """A name that no other version of any model has."""
-        return f"{self.name}_{self.version}"
+        """A name that no other version of any model has: neither a name nor a version holds an @."""
+        return f"{self.name}@{self.version}"
 
     @property
     def as_registered(self) -> Profile:

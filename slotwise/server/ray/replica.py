@@ -85,8 +85,8 @@ class LinkedBatch:
 
 
 def deployment_name(name: str, version: str) -> str:
-    """What a version of a model is called within its model's application."""
-    return f"{name}_{version}"
+    """What a version of a model is called: as HostedModel.id is."""
+    return f"{name}@{version}"
 
 
 class Replica:
