@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy, scaling
-from slotwise.deploy.drift import DesiredState, Difference, ObservedState
+from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState
 from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -24,12 +24,11 @@ from slotwise.server import lifecycle
 from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
-    from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.profiles.ports import Ports
     from slotwise.server.record import ServerRecord
 
 Say = Callable[[str], None]
-Registrations = Sequence[tuple["ArchiveInfo", Mapping[str, Any]]]
+Registrations = Sequence[tuple[DeployedModel, Mapping[str, Any]]]
 
 
 def carry_out(
@@ -69,8 +68,11 @@ def scale(state: ObservedState, desired: DesiredState, differences: Sequence[Dif
 def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerRecord:
     """Put a server with the desired profile in the old one's place: by a switch behind the gateway, else by a restart."""
 
+    registrations = new_registrations(state, desired)
+    _preloaded(desired, registrations)  # what cannot be is said before anything ends
+
     def start_declared(name: str, ports: Ports) -> ServerRecord:
-        return start_ready(name, desired, ports, state, new_registrations(state, desired), say)
+        return start_ready(name, desired, ports, state, registrations, say)
 
     if process.running(state.record.name) is not None:
         return swap.swap(state.record, start_declared, say)
@@ -107,10 +109,8 @@ def start_ready(
 
     Raises SlotwiseError, with nothing of it left running, where one does not become READY.
     """
-    profile = desired.profile
-    can_register = profile.model_api or desired.kind != "torchserve"
-    models = None if can_register else deploy.preloaded([info for info, _ in registrations], profile, desired.overrides)
-    names = list(dict.fromkeys(info.name for info, _ in registrations))
+    profile, models = desired.profile, _preloaded(desired, registrations)
+    names = list(dict.fromkeys(model.info.name for model, _ in registrations))
     say(f"starting {desired.kind} with the profile {profile.name}")
     record = lifecycle.start(
         name,
@@ -125,20 +125,28 @@ def start_ready(
     )
     try:
         with ManagementClient(record) as client:
-            for info, settings in registrations:
-                say(f"registering {info.name} {info.version}")
-                deploy.deploy(client, info, settings, preloaded=not can_register)
+            for model, settings in registrations:
+                say(f"registering {model.live.name} {model.info.version}")
+                deploy.deploy(client, model.info, settings, name=model.live.name, preloaded=models is not None)
     except BaseException:
         lifecycle.stop(record)
         raise
     return record
 
 
+def _preloaded(desired: DesiredState, registrations: Registrations) -> dict[str, Any] | None:
+    """What the server loads at its start; None where it takes registrations."""
+    if desired.profile.model_api or desired.kind != "torchserve":
+        return None
+    infos, names = [model.info for model, _ in registrations], [model.live.name for model, _ in registrations]
+    return deploy.preloaded(infos, desired.profile, desired.overrides, names)
+
+
 def new_registrations(state: ObservedState, desired: DesiredState) -> Registrations:
     """Every model that is registered now, with the settings of the desired profile."""
-    return [(model.info, desired.registration(model.info)) for model in state.models]
+    return [(model, desired.registration(model.info)) for model in state.models]
 
 
 def old_registrations(state: ObservedState) -> Registrations:
     """Every model that is registered now, with the settings that it has."""
-    return [(model.info, model.settings(state.started_with_of_model(model.info))) for model in state.models]
+    return [(model, model.settings(state.started_with_of_model(model.info))) for model in state.models]

@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -109,10 +110,18 @@ def requirements_note(info: ArchiveInfo) -> str:
     return f"{info.path.name}: nobody installs its {info.requirements}: its packages must be there where the server runs"
 
 
-def preloaded(infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str]) -> dict[str, Any]:
-    """The models that TorchServe loads at its start where the profile keeps its model API off, as its `models` key."""
+def preloaded(
+    infos: Iterable[ArchiveInfo], profile: Profile, overrides: Mapping[str, str], names: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The models that TorchServe loads at its start where the profile keeps its model API off, as its `models` key.
+
+    names: what they are registered as, where they are. Raises SlotwiseError where one is not its archive's own.
+    """
     models: dict[str, Any] = {}
-    for info in infos:
+    for info, name in zip_longest(infos, names):
+        if name not in (None, info.name):
+            hint = f"a profile with model_api registers it as {name}"
+            raise SlotwiseError(f"{info.path.name} is registered as {name}, but is called {info.name}", hint)
         settings = registration(info, profile, overrides)
         workers = settings["initial_workers"]
         versions = models.setdefault(info.name, {})
@@ -134,19 +143,23 @@ def deploy(
     settings: Mapping[str, Any],
     progress: Callable[[int, int], None] = lambda ready, requested: None,
     *,
+    name: str | None = None,
     preloaded: bool = False,
 ) -> LiveModel:
     """Register an archive of the model store and wait until all its workers are READY. preloaded: it is registered already.
 
+    name: to register it under; by default its own.
+
     Raises SlotwiseError, with the model unregistered again, where it does not become ready.
     """
     if not preloaded:
-        client.register(info.path.name, **settings)
+        client.register(info.path.name, name=name, **settings)
+    called = name or info.name
     try:
-        return client.wait_ready(info.name, settings["initial_workers"], version=info.version, progress=progress)
+        return client.wait_ready(called, settings["initial_workers"], version=info.version, progress=progress)
     except BaseException:
         with suppress(SlotwiseError):
-            client.unregister(info.name, info.version)
+            client.unregister(called, info.version)
         raise
 
 

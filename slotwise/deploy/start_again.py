@@ -29,7 +29,8 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
     profile = record.effective_profile()
     models = list(_deployed(record, lives, say))
     can_register = profile.model_api or record.kind != "torchserve"
-    loaded = None if can_register else preloaded([model.info for model in models], profile, record.overrides)
+    infos, names = [model.info for model in models], [model.live.name for model in models]
+    loaded = None if can_register else preloaded(infos, profile, record.overrides, names)
     lifecycle.stop(record)
     with held():
         started = lifecycle.start(

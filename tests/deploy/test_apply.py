@@ -63,6 +63,12 @@ def state(live: LiveModel = LIVE, **overrides: str) -> ObservedState:
     return ObservedState(record(**overrides), told, (DeployedModel(live, info),))
 
 
+def as_blue() -> ObservedState:
+    """digits.mar, registered as blue."""
+    (model,) = state().models
+    return replace(state(), models=(replace(model, live=replace(LIVE, name="blue")),))
+
+
 def declared(name: str = "cpu", **overrides: str) -> DesiredState:
     return DesiredState(load_profile(name, overrides, {}, cores=0), overrides, "torchserve")
 
@@ -190,6 +196,27 @@ def servers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(apply.lifecycle, "stop", made.stop)
     monkeypatch.setattr(apply, "start_ready", made.start_ready)
     return made
+
+
+def test_models_keep_the_names_that_they_were_registered_under(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[tuple[object, ...]] = []
+    client = SimpleNamespace(
+        register=lambda archive, name, **settings: registered.append((archive, name)),
+        wait_ready=lambda name, workers, **about: registered.append((name, about["version"])),
+    )
+    monkeypatch.setattr(apply, "ManagementClient", lambda record: nullcontext(client))
+    monkeypatch.setattr(apply.lifecycle, "start", lambda *about, **settings: record())
+    renamed = as_blue()
+    for registrations in (apply.new_registrations(renamed, declared()), apply.old_registrations(renamed)):
+        apply.start_ready("default", declared(), Ports(), renamed, registrations, lambda message: None)
+    assert registered == 2 * [("digits.mar", "blue"), ("blue", "1.0")]
+
+
+def test_a_name_that_cannot_be_kept_is_refused_before_anything_ends(servers: Servers) -> None:
+    closed = replace(declared("ei"), profile=declared("ei").profile.but({"model_api": False}, "a test"))
+    with pytest.raises(SlotwiseError, match=r"digits\.mar is registered as blue, but is called digits"):
+        apply.carry_out(as_blue(), closed, RESTART, servers.said.append)
+    assert servers.said == []
 
 
 RESTART = [Difference(None, None, "profile", "cpu", "ei", "restart")]

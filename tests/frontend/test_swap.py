@@ -31,6 +31,7 @@ class Gateway:
     status: Status
     lives: bool = True
     url: str = "http://gateway"
+    drain_s: float = 0.0
 
     def alive(self) -> bool:
         return self.lives
@@ -83,6 +84,15 @@ def followed() -> dict[str, Any]:
 
 def pids() -> list[int]:
     return [record.pid for record in all_running()]
+
+
+def test_an_old_server_that_still_answers_is_not_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = start("default", Ports())
+    monkeypatch.setattr(swap, "DRAIN_GRACE_S", 0.2)
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(lambda: {**followed(), "leaving": 3}))
+    with pytest.raises(SlotwiseError, match="3 request"):
+        swap.swap(old, start)
+    assert old.alive()
 
 
 @pytest.mark.parametrize("error", [SlotwiseError("does not answer"), KeyboardInterrupt()])

@@ -23,7 +23,7 @@ from slotwise.server.lifecycle import running as running_server
 from slotwise.server.lifecycle import stop as stop_server
 
 FOLLOW_TIMEOUT_S = 30.0
-DRAIN_TIMEOUT_S = 120.0
+DRAIN_GRACE_S = 10.0
 POLL_S = 0.1
 
 StartReady = Callable[[str, Ports], ServerRecord]
@@ -34,7 +34,8 @@ def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] 
 
     start_ready starts a server of that (temporary) name on these ports, registers every model and returns once all are
     READY; when it raises, nothing of it is left running, `old` goes on serving, and the error is raised here.
-    Where the gateway does not follow, or Ctrl-C comes before it has, both go on running, and `say` tells how to end them.
+    Where the gateway does not follow, where requests stay at `old` for longer than the gateway drains, or Ctrl-C comes before,
+    both go on running, and `say` tells how to end them.
     """
     spare, former = _spare_name(old), f"{old.name}-old"
     for name in (spare, former):
@@ -87,8 +88,10 @@ def _wait_until_moved(new: ServerRecord, say: Callable[[str], None]) -> None:
             if time.monotonic() > deadline:
                 raise SlotwiseError("the gateway did not follow to the new server")
             time.sleep(POLL_S)
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
-        while gateway.status()["leaving"] and time.monotonic() < deadline:
+        deadline = time.monotonic() + gateway.drain_s + DRAIN_GRACE_S
+        while leaving := gateway.status()["leaving"]:
+            if time.monotonic() > deadline:
+                raise SlotwiseError(f"{leaving} request(s) are still at the old server after {gateway.drain_s:.0f} s")
             time.sleep(POLL_S)
     except SlotwiseError:
         if gateway.alive():  # else nobody is left who could send to the old one
