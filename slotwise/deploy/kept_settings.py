@@ -31,13 +31,14 @@ def kept_settings(info: ArchiveInfo) -> dict[str, Any]:
         return {}
     settings = read_toml(path)
     for key, value in settings.items():
-        if key not in KEYS or isinstance(value, bool) or not isinstance(value, KEYS[key]) or value < 0:  # type: ignore[arg-type]
+        if key not in KEYS or isinstance(value, bool) or not isinstance(value, KEYS[key]) or value < (key == "initial_workers"):  # type: ignore[arg-type]
             raise SlotwiseError(f"{path}: {key} = {value!r} is no setting of an archive", f"known keys: {', '.join(KEYS)}")
     return settings
 
 
 def keep_settings(info: ArchiveInfo, settings: Mapping[str, Any]) -> Path | None:
     """Keep these values beside the archive, over those that are kept already. Returns the file; None for a model of ours."""
+    settings = {key: value for key, value in settings.items() if (key, value) != ("initial_workers", 0)}  # no profile has 0
     if info.model or not settings:
         return None
     path = settings_file(info.path)

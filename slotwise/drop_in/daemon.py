@@ -57,7 +57,6 @@ def stop(arguments: Arguments) -> int:
         print("TorchServe is not currently running.")
         _forget()
         return 0
-    Path("key_file.json").unlink(missing_ok=True)
     try:
         process.terminate()
         if arguments.foreground:

@@ -36,7 +36,9 @@ class OnePort:
     ) -> None:
         self.configuration, self.tokens, self.numbers = configuration, tokens, numbers
         renewable = NEW_TOKENS if configuration.tokens else ()
-        self.routes = [(method, _pattern(path), call) for method, path, call in routes(models, tokens, renewable)]
+        offered = routes(models, tokens, renewable)
+        offered += [(method, f"{path}/", call) for method, path, call in offered if method == "DELETE"]  # an empty version
+        self.routes = [(method, _pattern(path), call) for method, path, call in offered]
 
     def takes(self, method: str, path: str) -> bool:
         """Whether it answers this; predictions, health and the description are inference's."""

@@ -111,7 +111,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
     ended = supervisor.end_at_signals()
     record, profile = record_of(configuration, folder), profile_of(configuration)
     os.environ |= {"SLOTWISE_STATE": str(folder), MARK: record.run_id}
-    tokens = Tokens(Path(), 60 * _minutes(configuration)) if configuration.tokens else NoTokens()
+    tokens = Tokens(Path(), 60 * _minutes(configuration), at_once=False) if configuration.tokens else NoTokens()
     numbers = ServerNumbers(configuration, files)
     loaded = CountedVersions(numbers=numbers, patience_s=float(configuration.number("unregister_model_timeout", 120)))
     host = DropInHost(loaded, record, configuration, files, numbers)
@@ -137,6 +137,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):
                 await open_.enter_async_context(metrics(configuration, gateway, numbers, took))
+            tokens.write()  # not before: another server, which has these ports, may have its own there
             await asyncio.to_thread(models.load)
             measuring = asyncio.create_task(_measure(configuration, numbers))
             memory.leave_alone_what_is_there()
@@ -146,8 +147,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             await asyncio.to_thread(models.save, "shutdown")
     finally:
         await asyncio.to_thread(host.close)
-        if configuration.tokens:
-            tokens.file.unlink(missing_ok=True)
+        tokens.remove()
 
 
 @asynccontextmanager

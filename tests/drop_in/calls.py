@@ -168,6 +168,8 @@ def models() -> Iterator[Call]:
     yield manage("PUT", "/models/nobody/1.0/set-default")
     yield manage("DELETE", "/models/spare", SPARE)
     yield manage("DELETE", "/models/spare/1.0", SPARE)
+    yield manage("DELETE", "/models/spare/", SPARE)
+    yield manage("DELETE", "/models/nowhere/")
     yield manage("DELETE", f"{echo}/2.0", SECOND)
     yield manage("DELETE", f"{echo}/1.0", SECOND)
     for token in ("", "inference", "API", "wrong"):

@@ -99,6 +99,8 @@ def test_what_is_kept_is_weaker_than_the_command_line_and_never_a_model_of_ours(
     assert (settings["batch_size"], settings["max_batch_delay"]) == (6, 40)
     keep_settings(theirs, {"initial_workers": 2, "max_batch_delay_ms": 0.5})
     assert kept_settings(theirs) == {"batch_size": 6, "initial_workers": 2, "max_batch_delay_ms": 0.5}
+    keep_settings(theirs, {"initial_workers": 0})  # for now: no profile has it
+    assert kept_settings(theirs)["initial_workers"] == 2
     named = load_profile("cpu", {"batch_size": "4"}, {}, cores=0)
     assert registration(theirs, named, {"batch_size": "4"})["batch_size"] == 4
     assert keep_settings(replace(theirs, model={"name": "ours"}), {"batch_size": 9}) is None

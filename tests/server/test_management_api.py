@@ -226,6 +226,16 @@ def test_a_new_token_voids_the_old_one_only_once_it_is_on_the_disk(tmp_path: Pat
     assert {kind: key["key"] for kind, key in written.items()} == tokens.now
 
 
+def test_a_server_leaves_another_ones_tokens_alone(tmp_path: Path) -> None:
+    running = Tokens(tmp_path)
+    kept = (tmp_path / "key_file.json").read_text()
+    second = Tokens(tmp_path, at_once=False)  # it cannot bind
+    second.remove()
+    assert (tmp_path / "key_file.json").read_text() == kept
+    running.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def no_space(*_: object, **__: object) -> int:
     raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -24,15 +24,30 @@ KINDS = ("management", "inference", "API")
 class Tokens:
     """A server's tokens, one of each kind. key_file.json has them in TorchServe's form, for who may read its folder.
 
-    lifetime_s: how long one opens, that of the API's but for; 0: as long as the server runs.
+    lifetime_s: how long one opens, that of the API's but for; 0: as long as the server runs. at_once: write the file now; else
+    `write` does, and until then another server's stands there.
     """
 
-    def __init__(self, folder: Path, lifetime_s: float = 0.0) -> None:
+    def __init__(self, folder: Path, lifetime_s: float = 0.0, *, at_once: bool = True) -> None:
         self.file, self.lifetime_s = folder / "key_file.json", lifetime_s
-        self.now: Mapping[str, str] = {}
+        self.now: Mapping[str, str] = {kind: _new() for kind in KINDS}
         self._until: dict[str, float] = {}
         self._made(*KINDS)
-        self._set({kind: _new() for kind in KINDS})
+        if at_once:
+            self.write()
+
+    def write(self) -> None:
+        """Write the file."""
+        self._set(self.now)
+
+    def remove(self) -> None:
+        """Remove the file, unless it is another server's."""
+        try:
+            written = json.loads(self.file.read_text("utf-8"))
+            if written["API"]["key"] == self.now["API"]:
+                self.file.unlink()
+        except (OSError, ValueError, KeyError, TypeError):
+            return
 
     def opens(self, kind: str, authorization: bytes) -> bool:
         """Whether this header carries the token of that kind."""
@@ -74,6 +89,12 @@ class NoTokens(Tokens):
 
     def __init__(self) -> None:
         self.now = {}
+
+    def write(self) -> None:
+        """Nothing."""
+
+    def remove(self) -> None:
+        """Nothing."""
 
     def opens(self, kind: str, authorization: bytes) -> bool:
         """Always."""
