@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.download import download, is_url
-from slotwise.archive.guarding.foreign import lacks
+from slotwise.archive.guarding.foreign import LEGACY_MANIFEST, lacks
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import inspect
 from slotwise.archive.packaging import MANIFEST
@@ -53,10 +53,17 @@ class DeployedArchives:
     def _served(self, archive: str) -> ArchiveInfo:
         path = self._downloaded(archive) if _is_url(archive) else self._stored(archive)
         made = self.folder / path.name
+        if path.is_dir() and not any((path / one).is_file() for one in (MANIFEST, LEGACY_MANIFEST)):
+            raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
         if path.is_dir() or path.name.endswith(TARBALLS):
             made.mkdir(exist_ok=True)
             path = self._packed(path, made)
-        info = inspect(path, need_digests=False)
+        try:
+            info = inspect(path, need_digests=False)
+        except SlotwiseError:
+            if path.is_relative_to(made):
+                path.unlink()
+            raise
         if not lacks(info):
             return info
         made.mkdir(exist_ok=True)
@@ -86,16 +93,16 @@ class DeployedArchives:
         if ".." in url:
             raise ApiError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {url:.200}")
         if not any(_matches(pattern, url) for pattern in self.allowed):
-            message = f"Given URL {_shown(url)} does not match any allowed URL(s)"
+            message = f"Given URL {shown(url)} does not match any allowed URL(s)"
             raise ApiError(404, "ModelNotFoundException", message)
         name = Path(unquote(urlsplit(url).path)).name
         if not name.endswith(SUFFIXES) or name.startswith("."):
-            raise ApiError(400, "BadRequestException", f"{_shown(url)} names no archive")
+            raise ApiError(400, "BadRequestException", f"{shown(url)} names no archive")
         target = self.store / name
         if target.exists():
             raise ApiError(500, "InternalServerException", f"{name} is in the model store already")
         digest = download(url, target)
-        log.info("downloaded %s from %s: SHA-256 %s", name, _shown(url), digest)
+        log.info("downloaded %s from %s: SHA-256 %s", name, shown(url), digest)
         return target
 
     def _packed(self, source: Path, made: Path) -> Path:
@@ -135,7 +142,9 @@ def _matches(pattern: str, url: str) -> bool:
         return False
 
 
-def _shown(url: str) -> str:
-    """A URL without what may be secret in it."""
+def shown(url: str) -> str:
+    """What a registration names, and of a URL nothing that may be secret."""
+    if "://" not in url:
+        return url
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]

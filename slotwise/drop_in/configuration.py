@@ -14,7 +14,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,10 +23,15 @@ from slotwise.drop_in.arguments import Arguments
 from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.snapshots import newest
 from slotwise.errors import SlotwiseError
+from slotwise.worker.environment.cores import available_cores
 
 VARIABLE = re.compile(r"\$\$([^$]+[^$])\$\$")
 MODES = ("log", "prometheus", "legacy")
 DEFAULT_PORTS = {"inference": 8080, "management": 8081, "metrics": 8082}
+UNNAMED_PORTS = {"inference": (80, 443), "management": (8081, 8444), "metrics": (8082, 8445)}  # of an address: http, https
+SECURITY = "disable_token_authorization"
+DEFAULT_BODY_BYTES = 6_553_500
+MOST_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -38,16 +43,17 @@ class Address:
     tls: bool = False
 
     @classmethod
-    def parsed(cls, text: str, key: str) -> Address:
-        """`http://0.0.0.0:8080`. Raises SlotwiseError."""
+    def parsed(cls, text: str, api: str) -> Address:
+        """`http://0.0.0.0:8080`, of this API's key. Without a port: the API's own, as on TorchServe. Raises SlotwiseError."""
+        key = f"{api}_address"
         parts = urlsplit(text.strip())
         try:
             port = parts.port
         except ValueError:
             port = None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/"):
-            raise SlotwiseError(f"{key}: {text!r} is no address", f"{key}=http://127.0.0.1:8080")
-        return cls(parts.hostname, port or (443 if parts.scheme == "https" else 80), parts.scheme == "https")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or port == 0:
+            raise SlotwiseError(f"{key}: {text!r} is no address", f"{key}=http://127.0.0.1:{DEFAULT_PORTS[api]}")
+        return cls(parts.hostname, port or UNNAMED_PORTS[api][parts.scheme == "https"], parts.scheme == "https")
 
     @property
     def url(self) -> str:
@@ -59,13 +65,14 @@ class Address:
 class Configuration:
     """The keys that hold, as texts. source: the file that they came from, None where there is none.
 
-    guards: whether another tool's archive gets a guard.
+    guards: whether another tool's archive gets a guard. kept: the keys that snapshots keep.
     """
 
     keys: Mapping[str, str]
     source: Path | None = None
     snapshots: bool = True
     guards: bool = True
+    kept: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, key: str, default: str = "") -> str:
         """A key's value."""
@@ -73,7 +80,7 @@ class Configuration:
 
     def flag(self, key: str, default: bool = False) -> bool:
         """A key's value as Java reads it: everything but true is false."""
-        return self.keys[key].strip().lower() == "true" if key in self.keys else default
+        return self.keys[key].lower() == "true" if key in self.keys else default
 
     def number(self, key: str, default: int) -> int:
         """A key's value as a whole number. Raises SlotwiseError."""
@@ -84,8 +91,7 @@ class Configuration:
 
     def address(self, api: str) -> Address:
         """Where `inference`, `management` or `metrics` listens."""
-        key = f"{api}_address"
-        return Address.parsed(self.text(key, f"http://127.0.0.1:{DEFAULT_PORTS[api]}"), key)
+        return Address.parsed(self.text(f"{api}_address", f"http://127.0.0.1:{DEFAULT_PORTS[api]}"), api)
 
     @property
     def one_port(self) -> bool:
@@ -119,12 +125,12 @@ class Configuration:
         """Workers of a model that is loaded at the start, where nothing names a number."""
         if self.flag("debug"):
             return 1
-        return self.number("default_workers_per_model", 0) or self.gpus() or os.cpu_count() or 1
+        return self.number("default_workers_per_model", 0) or self.gpus() or available_cores()
 
     def gpus(self) -> int:
         """How many GPUs workers go round."""
         there = sum(file.name.removeprefix("nvidia").isdigit() for file in Path("/dev").glob("nvidia[0-9]*"))
-        return min(there, self.number("number_of_gpu", there))
+        return max(0, min(there, self.number("number_of_gpu", there)))
 
     def check(self) -> None:
         """Raise SlotwiseError where something is asked for that cannot be done."""
@@ -135,6 +141,8 @@ class Configuration:
         for number in ("default_workers_per_model", "default_response_timeout", "default_startup_timeout", "job_queue_size"):
             if self.number(number, 1) < 0:
                 raise SlotwiseError(f"{number} is below 0", "correct config.properties")
+        if not 0 < self.number("max_request_size", DEFAULT_BODY_BYTES) < MOST_BYTES:
+            raise SlotwiseError("max_request_size is below 1, or 2 GiB and more", "correct config.properties")
         addresses = {api: self.address(api) for api in DEFAULT_PORTS}
         if len({address.port for address in addresses.values()}) < len(addresses) - self.one_port:
             hint = "only inference_address and management_address may be one, to the letter"
@@ -152,13 +160,13 @@ class Configuration:
 def configured(arguments: Arguments, environ: Mapping[str, str] = os.environ) -> Configuration:
     """What holds. Raises SlotwiseError where the file is missing, or asks for what cannot be done."""
     source = _file(arguments, environ)
-    keys = read_properties(source) if source else {}
-    keys = {key: _resolved(key, value, environ) for key, value in keys.items()}
-    keys |= arguments.keys()
-    if keys.get("enable_envvars_config", "").strip().lower() == "true":
+    written = read_properties(source) if source else {}
+    keys = {key: _resolved(key, value, environ) for key, value in written.items()} | arguments.keys()
+    kept = written | {key: value for key, value in arguments.keys().items() if key != SECURITY}  # that opens this start alone
+    if keys.get("enable_envvars_config", "").lower() == "true":
         own = {key: f"TS_{key.removeprefix('ts_').upper()}" for key in KEYS}
         keys |= {key: environ[variable] for key, variable in own.items() if variable in environ}
-    configuration = Configuration(keys, source, not arguments.no_config_snapshots, not arguments.no_guard)
+    configuration = Configuration(keys, source, not arguments.no_config_snapshots, not arguments.no_guard, kept)
     configuration.check()
     return configuration
 

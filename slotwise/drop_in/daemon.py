@@ -51,7 +51,7 @@ def start(arguments: Arguments) -> int:
 
 
 def stop(arguments: Arguments) -> int:
-    """End the server that runs; with --foreground wait until its workers are gone, too."""
+    """End the server that runs, and wait until its workers are gone. Returns 1 where it still runs."""
     process = running()
     if process is None:
         print("TorchServe is not currently running.")
@@ -59,10 +59,13 @@ def stop(arguments: Arguments) -> int:
         return 0
     try:
         process.terminate()
-        if arguments.foreground:
-            process.wait(STOP_S)
+        process.wait(STOP_S)  # also without --foreground: a --start right after it would find it still there
     except psutil.TimeoutExpired:
         print("Stopping TorchServe took too long.")
+        return 1
+    except psutil.AccessDenied:
+        print(f"TorchServe (pid {process.pid}) is another user's: it runs on.")
+        return 1
     except psutil.Error:
         print("TorchServe already stopped.")
     print("TorchServe has stopped.")

@@ -12,7 +12,7 @@ from typing import Any
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.management.models import ApiError, CustomizedMetadata, HostedModel, ModelTable, refusal
-from slotwise.drop_in.archive_source import DeployedArchives
+from slotwise.drop_in.archive_source import DeployedArchives, shown
 from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.own_host import DropInHost
 from slotwise.drop_in.snapshots import Occasion, SnapshotModel, Snapshots, models_of
@@ -29,6 +29,7 @@ KEYS = {  # of a model-config.yaml, of `models` and of a snapshot: as a registra
     "minWorkers": "initial_workers",
     "maxWorkers": "max_workers",
 }
+MAY_BE_0 = ("max_batch_delay", "initial_workers", "max_workers")
 NO_WORKER = 'Model "{}" has no worker to serve describe request. Please use scale workers API to add workers.'
 REFUSED = {  # keys of a model-config.yaml that would change what is answered
     "parallelType": "several processes for one model are not there",
@@ -99,7 +100,7 @@ class DropInModels(ModelTable):
         }
         configured = self.configured.get((name, info.version or "1.0"))
         for own in (configured.settings if configured else {}, info.config):
-            settings |= _positive(own)
+            settings |= {name: value for name, value in _numbers(own).items() if value > 0}
         changes: dict[str, Any] = {}
         if str(info.config.get("deviceType", "")).lower() == "cpu":
             changes["device"] = "cpu"
@@ -188,11 +189,11 @@ class DropInModels(ModelTable):
         try:
             self.register(archive, name)
         except Exception as error:
-            log.error("Failed to load model: %s: %s", archive, refusal(error).message)
+            log.error("Failed to load model: %s: %s", shown(archive), refusal(error).message)
 
     def _restore(self, one: SnapshotModel) -> None:
         try:
-            model = self.register(one.archive, one.name, **_positive(one.settings))
+            model = self.register(one.archive, one.name, **_numbers(one.settings))
         except (ApiError, SlotwiseError) as error:
             why = refusal(error).message
             raise SlotwiseError(f"Failed to start from snapshot: {one.archive}: {why}", "--ncs starts without one") from error
@@ -200,8 +201,6 @@ class DropInModels(ModelTable):
             raise SlotwiseError(
                 f"{one.archive} is version {model.version}, not {one.version}", "--ncs starts without a snapshot"
             )
-        if one.settings.get("minWorkers") == 0:
-            self.scale(model.name, model.version, 0, 0)
 
 
 def _check_sequences(info: ArchiveInfo) -> None:
@@ -216,10 +215,12 @@ def _check_sequences(info: ArchiveInfo) -> None:
         raise ApiError(400, "BadRequestException", f"{info.path.name}: sequenceBatching is refused: {why}")
 
 
-def _positive(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings among these keys, those that are numbers above 0."""
+def _numbers(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings among these keys, those that are numbers; 0 only where it means something."""
     found = {name: own[key] for key, name in KEYS.items() if isinstance(own.get(key), int | float)}
-    return {name: value for name, value in found.items() if not isinstance(value, bool) and value > 0}
+    return {
+        name: value for name, value in found.items() if not isinstance(value, bool) and value >= (0 if name in MAY_BE_0 else 1)
+    }
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -233,6 +234,12 @@ def _object(body: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def shown_word(word: str) -> str:
+    """A word of --models or load_models, without what may be secret in an address."""
+    name, archive = _split(word.strip())
+    return f"{name}={shown(archive)}" if name else shown(archive)
 
 
 def _split(word: str) -> tuple[str | None, str]:

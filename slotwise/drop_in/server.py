@@ -27,7 +27,7 @@ from slotwise.drop_in import daemon
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.command_line import TORCHSERVE
-from slotwise.drop_in.configuration import Configuration, configured
+from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured
 from slotwise.drop_in.inference_api import (
     QUERY,
     CountedBackend,
@@ -42,12 +42,12 @@ from slotwise.drop_in.inference_api import (
 )
 from slotwise.drop_in.known_keys import remarks
 from slotwise.drop_in.line_files import LogFiles, ToLogFiles
-from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.model_table import DropInModels, shown_word
 from slotwise.drop_in.one_port import OnePort
 from slotwise.drop_in.own_host import CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
-from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text
+from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text, printable
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.certificates import CertificateFiles
@@ -62,10 +62,11 @@ from slotwise.profiles.profile import Profile
 from slotwise.server import supervisor
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
+from slotwise.worker.environment.cores import available_cores
 
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
 
-DEFAULT_BODY_BYTES = 6_553_500
+DAY_S = 86_400
 NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = (LOOPBACK, "localhost", "::1")
@@ -79,10 +80,10 @@ def profile_of(configuration: Configuration) -> Profile:
         batch_size=1,
         max_batch_delay_ms=100,
         initial_workers=1,
-        response_timeout_s=max(1, configuration.number("default_response_timeout", 120)),
+        response_timeout_s=min(DAY_S, max(1, configuration.number("default_response_timeout", 120))),
         job_queue_size=max(1, configuration.number("job_queue_size", 100)),
         max_request_bytes=configuration.number("max_request_size", DEFAULT_BODY_BYTES),
-        max_response_bytes=max(65_536, configuration.number("max_response_size", DEFAULT_BODY_BYTES)),
+        max_response_bytes=min(MOST_BYTES - 1, max(65_536, configuration.number("max_response_size", DEFAULT_BODY_BYTES))),
         device="cuda" if configuration.gpus() else "cpu",
     )
 
@@ -115,7 +116,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
     numbers = ServerNumbers(configuration, files)
     loaded = CountedVersions(numbers=numbers, patience_s=float(configuration.number("unregister_model_timeout", 120)))
     host = DropInHost(loaded, record, configuration, files, numbers)
-    snapshots = Snapshots(_logs() / "config", configuration.keys) if configuration.snapshots else None
+    snapshots = Snapshots(_logs() / "config", configuration.kept) if configuration.snapshots else None
     models = DropInModels(host, configuration, profile, DeployedArchives(configuration, folder / "archives"), snapshots)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
     try:
@@ -197,14 +198,9 @@ def _took(files: LogFiles, numbers: ServerNumbers) -> Took:
     def took(client: str, method: str, target: str, status: int, began: float) -> None:
         numbers.answered(status)
         ms = int((time.monotonic() - began) * 1000)
-        files.access(f'/{client} "{method} {_printable(target)} HTTP/1.1" {status} {ms}')
+        files.access(f'/{client} "{method} {printable(target)} HTTP/1.1" {status} {ms}')
 
     return took
-
-
-def _printable(target: str) -> str:
-    """A target as it may stand in a line of a log."""
-    return target if target.isprintable() and len(target) < 2000 else ascii(target[:2000])[1:-1]
 
 
 async def _measure(configuration: Configuration, numbers: ServerNumbers) -> None:
@@ -234,14 +230,14 @@ def introduced(configuration: Configuration, arguments: Arguments, folder: Path)
         "Current directory": Path.cwd(),
         "Temp directory": folder.parent,
         "Number of GPUs": configuration.gpus(),
-        "Number of CPUs": os.cpu_count(),
+        "Number of CPUs": available_cores(),
         "Python executable": sys.executable,
         "Config file": configuration.source or "N/A",
         "Inference address": configuration.address("inference").url,
         "Management address": configuration.address("management").url,
         "Metrics address": configuration.address("metrics").url,
         "Model Store": configuration.model_store,
-        "Initial Models": configuration.text("load_models") or "N/A",
+        "Initial Models": ",".join(map(shown_word, configuration.text("load_models").split(","))) or "N/A",
         "Log dir": _logs().resolve(),
         "Metrics dir": Path(os.environ.get("METRICS_LOCATION", "logs")).resolve(),
         "Default workers per model": configuration.workers_at_start(),

@@ -17,6 +17,7 @@ import psutil
 from slotwise.drop_in.configuration import Configuration, hostname
 from slotwise.drop_in.line_files import LogFiles
 from slotwise.errors import SlotwiseError
+from slotwise.worker.reports.handler_metrics import prometheus_name
 
 GIB, MIB = 1 << 30, 1 << 20
 HOST = ("Level", "Hostname")
@@ -100,8 +101,9 @@ class ServerNumbers:
         if number is None:
             if not self.detect:
                 return
-            kind = "gauge" if unit else "counter"
-            number = self.models[name] = Number(name, kind, unit or "Count", ("ModelName", "Level", "Hostname"))
+            kind, name, unit = "gauge" if unit else "counter", prometheus_name(name), " ".join(unit.split())
+            labels = ("ModelName", "Level", "Hostname")
+            number = self.models.setdefault(name, Number(name, kind, unit or "Count", labels))
         of = tuple({"ModelName": model, "Level": "Model", "Hostname": self.host}.get(label, "") for label in number.labels)
         with self._once:
             number.values[of] = value if number.kind == "gauge" else number.values.get(of, 0.0) + value

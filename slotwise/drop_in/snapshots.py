@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +55,7 @@ class Snapshots:
         """Write one. models: every version, and whether it is its model's default. A disk that takes nothing is only logged."""
         import javaproperties  # noqa: PLC0415  optional, the extra gateway
 
-        now = datetime.now(UTC)
+        now = datetime.now()  # local, as TorchServe names and sorts them
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}-{occasion}.cfg"
         described: dict[str, dict[str, Any]] = {}
         for model, default in models:
@@ -65,14 +65,15 @@ class Snapshots:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with written_whole(self.folder / name) as partial, partial.open("w", encoding="latin-1") as file:
+                partial.chmod(0o600)  # load_models may have addresses with a password in them
                 javaproperties.dump(keys, file, timestamp=False, comments="Saving snapshot", sort_keys=True)
         except OSError as error:
             log.error("no snapshot can be written to %s: %s", self.folder, error.strerror or error)
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest snapshot in a folder; None where there is none."""
-    return max(folder.glob("*.cfg"), key=lambda file: (file.name[:17], file.stat().st_mtime), default=None)
+    """The newest snapshot in a folder, by the time in its name; None where there is none."""
+    return max(folder.glob("[0-9]" * 17 + "-*.cfg"), key=lambda file: (file.name[:17], file.stat().st_mtime), default=None)
 
 
 def models_of(text: str, key: str) -> list[SnapshotModel]:

@@ -6,13 +6,14 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl
 
 from aiohttp import web
 from prometheus_client import generate_latest
 
 from slotwise import __version__
 from slotwise.backends.management.bearer import Tokens
+from slotwise.drop_in.archive_source import shown
 from slotwise.drop_in.configuration import Address, Configuration
 from slotwise.drop_in.inference_api import (
     DESCRIBED,
@@ -23,7 +24,7 @@ from slotwise.drop_in.inference_api import (
     send_answer,
     torchserve_error,
 )
-from slotwise.drop_in.model_table import DropInModels
+from slotwise.drop_in.model_table import KEYS, DropInModels
 from slotwise.drop_in.one_port import PROMETHEUS, OnePort
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.frontend import replies
@@ -36,6 +37,7 @@ from slotwise.host.server import listening
 
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
 
+OF_REGISTRATIONS = {"url", "model_name", "handler", "runtime", "synchronous", *KEYS.values()}
 Took = Callable[
     [str, str, str, int, float], None
 ]  # client, method, target, status, and when it began on time.monotonic's clock
@@ -119,3 +121,12 @@ def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str])
     if numbers.mode == "prometheus" and not names:
         text += generate_latest(gateway.metrics.registry)
     return text
+
+
+def printable(target: str) -> str:
+    """A target as it may stand in a line of a log: of an archive's address nothing that may be secret."""
+    path, _, query = target.partition("?")
+    if path == "/models" and "url=" in query:
+        named = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in OF_REGISTRATIONS]
+        target = f"{path}?" + "&".join(f"{name}={shown(value)}" for name, value in named)
+    return target if target.isprintable() and len(target) < 2000 else ascii(target[:2000])[1:-1]

@@ -16,6 +16,7 @@ from slotwise.backends.local.dispatcher import WAITS
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
+from slotwise.worker.reports.handler_metrics import prometheus_name
 
 MOST_NAMES, LONGEST_NAME = 1000, 100  # of one model's metrics: a handler may make up a name for every request
 
@@ -94,7 +95,7 @@ class ModelVersions(Collector):
 
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:
         """Take one of a worker's numbers: a count where it has no unit, else what it is now. Raises TypeError, ValueError."""
-        value, name, names = float(value), str(name)[:LONGEST_NAME], self._names.setdefault(model, set())
+        value, name, names = float(value), prometheus_name(name)[:LONGEST_NAME], self._names.setdefault(model, set())
         if code is not None and (type(code) is not int or not 100 <= code <= 599):
             return
         if not name or (name not in names and len(names) >= MOST_NAMES):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from slotwise import log_format
+from slotwise.backends.local.prints import FilePrints
 from slotwise.host import model_host
 
 
@@ -35,3 +36,20 @@ def test_with_json_logs_the_lines_of_one_read_are_written_together(tmp_path: Pat
     asyncio.run(run())
     assert [json.loads(line)["message"] for line in log.read_text().splitlines()] == [f"line {i}" for i in range(100)]
     assert opened.count(log) == 2  # this test reads it, too
+
+
+def test_a_line_that_another_model_may_have_printed_is_nobodys(tmp_path: Path) -> None:
+    prints = FilePrints(tmp_path / "log")
+    with prints.opened("broken_1-0") as broken:
+        os.write(broken.descriptor, b"ModuleNotFoundError\n")
+        with prints.opened("broken_1-1"):
+            assert broken.last_line() == "ModuleNotFoundError"
+        with prints.opened("payroll_1-0") as other:
+            os.write(other.descriptor, b"a salary\n")
+            assert broken.last_line() == other.last_line() == ""
+        del other
+        assert broken.last_line() == ""
+    del broken
+    with prints.opened("alone_1-0") as alone:
+        os.write(alone.descriptor, b"KeyError\n")
+        assert alone.last_line() == "KeyError"

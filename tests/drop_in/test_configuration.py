@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.configuration import Address, Configuration, configured
 from slotwise.drop_in.known_keys import KEYS, remarks
+from slotwise.drop_in.model_table import shown_word
+from slotwise.drop_in.server import profile_of
 from slotwise.drop_in.snapshots import models_of
+from slotwise.drop_in.web_apis import printable
 from slotwise.errors import SlotwiseError
+from slotwise.worker.environment.cores import available_cores
 
 PAGE = Path(__file__).parents[2] / "docs" / "config-properties.md"
 
@@ -65,6 +70,8 @@ def test_ts_config_file_wins_over_the_option() -> None:
     ("text", "why"),
     [
         ("keystore=a.p12", "keystore is refused"),
+        ("max_request_size=0", "max_request_size is below 1"),
+        ("inference_address=http://127.0.0.1:0", "is no address"),
         ("job_queue_size=many", "job_queue_size is not a whole number"),
         ("default_response_timeout=-1", "below 0"),
         ("inference_address=ftp://x:1", "is no address"),
@@ -110,8 +117,27 @@ def test_the_page_has_every_key(key: str) -> None:
 
 
 def test_an_address_is_taken_apart() -> None:
-    assert Address.parsed("https://[::1]:8443", "k") == Address("::1", 8443, True)
-    assert Address.parsed("http://0.0.0.0", "k").port == 80
+    assert Address.parsed("https://[::1]:8443", "inference") == Address("::1", 8443, True)
+    plain = [Address.parsed("http://0.0.0.0", api).port for api in ("inference", "management", "metrics")]
+    secured = [Address.parsed("https://0.0.0.0", api).port for api in ("inference", "management", "metrics")]
+    assert (plain, secured) == ([80, 8081, 8082], [443, 8444, 8445])
+
+
+def test_a_command_line_opens_its_own_start_alone() -> None:
+    held = configured_with(
+        "job_queue_size=7\nload_models=$$WHICH$$", "--model-store store --dt --enable-model-api", WHICH="a.mar"
+    )
+    assert not held.tokens
+    assert (held.text("load_models"), held.kept["load_models"], held.kept["job_queue_size"]) == ("a.mar", "$$WHICH$$", "7")
+    assert "disable_token_authorization" not in held.kept
+    assert not configured_with("disable_token_authorization=true").tokens
+    assert configured_with("disable_token_authorization=true ").tokens  # as Java reads it
+
+
+def test_numbers_are_those_of_this_process() -> None:
+    assert configured_with("number_of_gpu=-1").gpus() == 0
+    assert configured_with("").workers_at_start() == available_cores()
+    assert profile_of(configured_with("default_response_timeout=100000")).response_timeout_s == 86_400
 
 
 def test_the_newest_snapshot_is_the_configuration_where_none_is_named() -> None:
@@ -119,6 +145,7 @@ def test_the_newest_snapshot_is_the_configuration_where_none_is_named() -> None:
     config.mkdir(parents=True)
     (config / "20260101000000000-shutdown.cfg").write_text("load_models=older")
     (config / "20260101000000001-snapshot.cfg").write_text("load_models=newer")
+    (config / "mine.cfg").write_text("load_models=mine")
     assert configured_with("load_models=plain").text("load_models") == "newer"
     assert configured_with("load_models=plain", "--model-store store --ncs").text("load_models") == "plain"
 
@@ -141,3 +168,15 @@ def test_the_command_line_is_torchserves() -> None:
     with pytest.raises(SystemExit):
         parsed(["--start", "--stop"])
     assert Arguments().keys() == {}
+
+
+def test_no_line_has_the_secret_of_an_address() -> None:
+    address = "https://user:S3CRET@bucket/x.mar?sig=S3CRET"
+    assert shown_word(f"k={address}") == "k=https://bucket/x.mar"
+    assert (shown_word("a.mar"), shown_word("k=a.mar")) == ("a.mar", "k=a.mar")
+    for target in (f"/models?url={address}&X-Amz-Signature=S3CRET&batch_size=4", f"/models?batch_size=4&url={quote(address)}"):
+        line = printable(target)
+        assert "S3CRET" not in line
+        assert "url=https://bucket/x.mar" in line
+        assert "batch_size=4" in line
+    assert printable("/models?url=a.mar&synchronous=true") == "/models?url=a.mar&synchronous=true"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.own_host import LoggedModel
@@ -32,3 +34,13 @@ def test_of_a_worker_that_is_gone_nothing_is_kept(settings: ModelSettings) -> No
         assert "WorkerLoadTime{" not in numbers.text()
 
     asyncio.run(asyncio.wait_for(history(), 30))
+
+
+def test_a_handlers_words_break_no_scrape() -> None:
+    nobody: Any = None
+    numbers = ServerNumbers(Configuration({"metrics_mode": "prometheus", "model_metrics_auto_detect": "true"}), nobody)
+    for name, unit in (("cache hits", ""), ("x 1\nforged{} 0", "ms"), ("\udce9", "a\nb"), ("cache_hits", "")):
+        numbers.from_handler("m", name, 1.0, unit)
+    names = {metric.name for metric in text_string_to_metric_families(numbers.text().encode().decode())}
+    assert {"cache_hits", "x_1_forged___0", "_"} <= names
+    assert "forged" not in names

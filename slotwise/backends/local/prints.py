@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+from weakref import WeakSet
 
 READ_BYTES = 1 << 16
 LONGEST_LINE = 1 << 16
@@ -33,33 +34,43 @@ class Prints(Protocol):
         """For the worker of that name; within, its process is started."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PrintedFile:
-    """The part of a file that one worker adds to; others may add to it, too."""
+    """The part of a file that one worker of `model` adds to. shared: another model's may have added to it, too."""
 
     path: Path
     descriptor: int
     begin: int
+    model: str
+    shared: bool = False
 
     def last_line(self) -> str:
-        """See Printed."""
+        """See Printed; "" where another model's worker may have printed it."""
+        if self.shared:
+            return ""
         with contextlib.suppress(OSError), self.path.open("rb") as source:
-            source.seek(self.begin)
+            source.seek(max(self.begin, self.path.stat().st_size - LONGEST_LINE))
             return _last(source.read().decode("utf-8", "replace").splitlines())
         return ""
 
 
 @dataclass(frozen=True)
 class FilePrints:
-    """Everything is added to one file."""
+    """Everything is added to one file. all: the workers that may print now."""
 
     path: Path
+    all: WeakSet[PrintedFile] = field(default_factory=WeakSet)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[PrintedFile]:
         """See Prints."""
         with self.path.open("ab") as output:
-            yield PrintedFile(self.path, output.fileno(), output.tell())
+            printed = PrintedFile(self.path, output.fileno(), output.tell(), name.rpartition("-")[0])
+            for other in self.all:
+                if other.model != printed.model:
+                    other.shared = printed.shared = True
+            self.all.add(printed)
+            yield printed
 
 
 @dataclass
