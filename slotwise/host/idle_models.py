@@ -23,6 +23,9 @@ log = logging.getLogger("slotwise.host")
 LOOK_S = 0.5
 STAY_S = 2.0  # at least, once a model is awake, where others want its place
 PATIENCE_S = 1.0  # before one that is busy has to go
+LATE_S = 5.0  # one that ends takes no longer, unless what it has in hand does
+
+Key = tuple[str, str]  # a name and a version
 
 
 class IdleModels:
@@ -34,8 +37,8 @@ class IdleModels:
     def __init__(self, served: Callable[[], Iterable[ServedModel]], budget_bytes: int = 0) -> None:
         self.served, self.budget_bytes = served, budget_bytes
         self.loop = asyncio.get_running_loop()
-        self.sizes: dict[str, int] = {}
-        self._now: dict[str, int] = {}  # what the workers of those that are awake take, at this look
+        self.sizes: dict[Key, int] = {}
+        self._now: dict[Key, int] = {}  # what the workers of those that are awake take, at this look
         self.waking: deque[tuple[ServedModel, float]] = deque()
         self.slept = 0
 
@@ -53,13 +56,15 @@ class IdleModels:
         """Put to sleep, and wake up."""
         now, every = self.loop.time(), list(self.served())
         awake = [one for one in every if one.links or not one.asleep]
-        self._now = {one.id: sum(resident_bytes(link.pid) for link in one.links) for one in awake} if self.budget_bytes else {}
+        measured = awake if self.budget_bytes else ()
+        self._now = {_key(one): sum(resident_bytes(link.pid) for link in one.links) for one in measured}
         for one in every:
             if self.budget_bytes and not one.asleep and one.is_ready:
-                self.sizes[one.id] = self._now[one.id]
+                self.sizes[_key(one)] = self._now[_key(one)]
             if not one.asleep and one.settings.idle_timeout_s and one.unused_s(now) > one.settings.idle_timeout_s:
                 self._sleep(one, "nobody has asked it")
-            if one.asleep and len(one.queue.waiting):
+            died_with_some = one.ledger.open and not one.links
+            if one.asleep and (len(one.queue.waiting) or died_with_some):
                 self.asked(one)
         self.waking = deque((one, since) for one, since in self.waking if one.asleep and any(one is each for each in every))
         while self.waking and self._has_room(*self.waking[0], awake, now):
@@ -80,20 +85,23 @@ class IdleModels:
         """What workers take now, or will when those that start are ready."""
         taken = 0
         for one in awake:
-            now = self._now.get(one.id, 0)  # 0: it has just been woken up
-            taken += now if one.asleep else max(now, self.sizes.get(one.id, 0))
+            now = self._now.get(_key(one), 0)  # 0: it has just been woken up
+            taken += now if one.asleep else max(now, self.sizes.get(_key(one), 0))
         return taken
 
     def _has_room(self, wanted: ServedModel, since: float, awake: list[ServedModel], now: float) -> bool:
         """Whether a model can be woken up now; where not, room is made, or somebody is on the way out."""
-        if not self.budget_bytes or self._taken(awake) + self.sizes.get(wanted.id, 0) <= self.budget_bytes:
+        if not self.budget_bytes or self._taken(awake) + self.sizes.get(_key(wanted), 0) <= self.budget_bytes:
             return True
         others = [one for one in awake if one is not wanted]
         if not others:
             log.warning("model %s needs more than models_memory_mb by itself", wanted.id)
             return True
-        if not any(one.asleep for one in others):  # whoever sleeps already gives its memory back now
+        leaving = [now - one.asleep_since for one in others if one.asleep]  # these give their memory back
+        if not leaving:
             self._make_room(others, now, since)
+        elif min(leaving) > LATE_S:  # what they have in hand may last long: one that has nothing to do goes, too
+            self._make_room(others, now, None)
         return False
 
     def _make_room(self, awake: Iterable[ServedModel], now: float, since: float | None) -> None:
@@ -110,3 +118,7 @@ class IdleModels:
         log.info("model %s goes to sleep: %s", served.id, why)
         self.slept += 1
         served.sleep()
+
+
+def _key(served: ServedModel) -> Key:
+    return served.settings.name, served.settings.version

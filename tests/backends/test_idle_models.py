@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import random
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -216,5 +218,40 @@ def test_a_start_that_failed_before_it_slept_refuses_nobody_who_wakes_it(setting
             )
             assert {answer.status for answer in answers} == {200}
             assert idle.slept < 20
+
+    asyncio.run(history())
+
+
+def test_what_a_worker_had_in_hand_when_it_died_wakes_its_model(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with several(settings, 1) as (_, (model,)):
+            answers = [asyncio.create_task(model.answer(asked(model, body))) for body in ("slow", "1", "2")]
+            await until(lambda: any(worker.in_hand for worker in model.queue.workers))
+            model.sleep()
+            os.kill(model.links[0].pid, signal.SIGKILL)
+            found = await asyncio.wait_for(asyncio.gather(*answers), 30)
+            assert [one.body for one in found] == [b"answer to slow", b"answer to 1", b"answer to 2"]
+
+    asyncio.run(history())
+
+
+def test_one_that_does_not_end_keeps_nobody_from_waking_up(settings: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idle_models, "LATE_S", 0.5, raising=False)
+
+    async def history() -> None:
+        async with several(dataclasses.replace(settings, response_timeout_s=60.0), 3, 1) as (idle, models):
+            size = max(idle.sizes.values())
+            await until(lambda: all(model.asleep for model in models[:2]))
+            idle.budget_bytes = int(2.5 * size)
+            hanging, free, wanted = models
+            first = asyncio.create_task(hanging.answer(asked(hanging, "hang")))
+            await free.answer(asked(free, "1"))
+            await until(lambda: any(worker.in_hand for worker in hanging.queue.workers))
+            await until(lambda: wanted.asleep or not wanted.ledger.open)
+            wanted.sleep()
+            hanging.sleep()
+            assert (await asyncio.wait_for(wanted.answer(asked(wanted, "2")), 15)).body == b"answer to 2"
+            hanging.links[0].end("the test is over")
+            first.cancel()
 
     asyncio.run(history())

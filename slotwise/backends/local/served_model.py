@@ -65,7 +65,7 @@ class ServedModel:
         self.failure = ""
         self.asleep = False
         self.asked_asleep: Callable[[ServedModel], None] = ServedModel.wake
-        self.used_at = self.awake_since = asyncio.get_running_loop().time()
+        self.used_at = self.awake_since = self.asleep_since = asyncio.get_running_loop().time()
         self._woken_at: float | None = None  # until the first of its workers is ready
         self.start_s = 5.0  # what its last wake took
         self.wanted = self._opening = self._made = self._failed = self._short_lives = 0
@@ -91,6 +91,7 @@ class ServedModel:
 
     def sleep(self) -> None:
         """Let all workers finish their batches and end. Requests wait in the queue until `wake`."""
+        self.asleep_since = self.queue.loop.time()
         self._now(asleep=True)
 
     def wake(self) -> None:
