@@ -22,6 +22,7 @@ from slotwise.backends.local import model_queue
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
+from slotwise.backends.local.worker_link import WorkerLink
 from slotwise.host.model_versions import ModelVersions
 from tests.backends.simulation.recorded import again
 
@@ -316,3 +317,47 @@ def test_workers_are_added_and_taken_away_and_the_oldest_stays(settings: ModelSe
         await served.close(5)
 
     asyncio.run(history())
+
+
+def test_one_that_cannot_start_refuses_nobody_when_the_one_that_could_dies(settings: ModelSettings) -> None:
+    worker = settings.model_dir / GUARD / "hosts" / "framed.py"
+    good = worker.read_text()
+
+    async def history() -> None:
+        served = ServedModel(settings)
+        served.scale(1)
+        while not served.is_ready:
+            await asyncio.sleep(0.05)
+        worker.write_text("raise RuntimeError('there are no weights')\n")
+        served.scale(2)
+        while not served.failure:
+            await asyncio.sleep(0.05)
+        worker.write_text(good)
+        served.links[0].end("it is ended")
+        while served.queue.workers:
+            await asyncio.sleep(0.01)
+        assert (await served.answer(asked("1"))).body == b"answer to 1"
+        await served.close(5)
+
+    asyncio.run(history())
+
+
+def test_a_worker_that_cannot_be_opened_is_tried_again(settings: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened, tried = WorkerLink.open, []
+
+    async def opens(*about: object, **settings: object) -> object:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError("embedded null byte")
+        return await opened(*about, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(WorkerLink, "open", opens)
+
+    async def history() -> None:
+        served = ServedModel(settings)
+        served.scale(1)
+        while not served.is_ready:
+            await asyncio.sleep(0.05)
+        await served.close(5)
+
+    asyncio.run(asyncio.wait_for(history(), 30))

@@ -15,9 +15,10 @@ import pytest
 from aiohttp import web
 
 from slotwise.archive.build import build
+from slotwise.backends.exchange import Refused
 from slotwise.backends.management.api import application
 from slotwise.backends.management.bearer import Tokens
-from slotwise.backends.management.models import HostedModel, HostedWorker, ModelTable, Observation
+from slotwise.backends.management.models import HostedModel, HostedWorker, ModelTable, Observation, refusal
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
@@ -234,6 +235,11 @@ def test_a_server_leaves_another_ones_tokens_alone(tmp_path: Path) -> None:
     assert (tmp_path / "key_file.json").read_text() == kept
     running.remove()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_that_went_meanwhile_is_not_found() -> None:
+    error = refusal(Refused(404, "there is no such model"))
+    assert (error.status, error.type_) == (404, "ModelNotFoundException")
 
 
 def no_space(*_: object, **__: object) -> int:

@@ -157,7 +157,8 @@ class ServedModel:
     def _absent(self) -> str:
         if self.failure == GONE or not self.wanted:
             return self.failure or "the model has no workers"
-        return "the model's workers do not start" if self.failure else ""  # why is the operator's: it may name a path
+        none_could = self.failure and not any(link.got for link in self.links)
+        return "the model's workers do not start" if none_could else ""  # why is the operator's: it may name a path
 
     def _about(self, request: BackendRequest) -> bytes:
         """The text of its frame. A handler gets the query where the address has one, as at TorchServe's /invocations."""
@@ -212,10 +213,10 @@ class ServedModel:
                 log.warning("%s knows no frames: `slotwise renew` makes it quicker here", settings.archive.name)
                 about |= {"archive": settings.archive, "model_dir": settings.model_dir, "environ": environ}
                 link = await PipedLink.open(settings.start_timeout_s, batch_size=settings.batch_size, **about)
-        except OSError as error:
+        except Exception as error:  # whatever it is, it is tried again
             self._opening -= 1
             self._give_back_gpu(name)
-            self._fail(f"no process can be started: {error.strerror or error}")
+            self._fail(f"no process can be started: {getattr(error, 'strerror', None) or error}")
             return
         self._opening -= 1
         self.links.append(link)
@@ -250,6 +251,8 @@ class ServedModel:
         if link.worker.retiring:
             self._adjust()
         elif link.got:
+            if self.failure != GONE:
+                self.failure = ""  # one could start, whatever another's trouble was: the next may, too
             self._short_lives = self._short_lives + 1 if loop.time() - link.worker.joined_at < SHORT_LIFE_S else 0
             loop.call_later(PAUSES_S[min(max(0, self._short_lives - QUICK_STARTS), LONGEST_PAUSE)], self._adjust)
         else:

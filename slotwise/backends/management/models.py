@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.inspection import inspect
+from slotwise.backends.exchange import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
 from slotwise.worker.hosts.child import START_TIMEOUT_S
@@ -281,5 +282,7 @@ def refusal(error: Exception) -> ApiError:
         return error
     if isinstance(error, SlotwiseError):
         return ApiError(400, "InvalidModelException", error.message)
+    if isinstance(error, Refused):  # the model has been unregistered meanwhile
+        return ApiError(error.status, "ModelNotFoundException", error.message)
     logger.error("a call of the management API failed", exc_info=error)
     return ApiError(500, "InternalServerException", f"{type(error).__name__}: {error}"[:500])

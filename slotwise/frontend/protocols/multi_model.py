@@ -85,7 +85,7 @@ def read(body: bytes) -> tuple[str, str]:
 
 @dataclass
 class LoadedModels:
-    """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded."""
+    """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded or unloaded."""
 
     gateway: Gateway
     urls: dict[str, str] = field(default_factory=dict)
@@ -124,11 +124,14 @@ class LoadedModels:
     async def unload(self, name: str) -> None:
         """Unload it. Raises HTTPException (404, 503)."""
         await self.found(name)
+        self.busy.add(name)  # who loads it meanwhile would have its archive removed
         try:
             await self.gateway.backend.unload(name)
+            self.urls.pop(name, None)
         except Refused as refused:
             raise HTTPException(refused.status, refused.message) from None
         except SlotwiseError as error:
             raise HTTPException(503, f"{name} cannot be unloaded: {error}") from error
-        self.urls.pop(name, None)
-        await self.gateway.refresh(0)
+        finally:
+            self.busy.discard(name)
+            await self.gateway.refresh(0)
