@@ -85,7 +85,10 @@ def read(body: bytes) -> tuple[str, str]:
 
 @dataclass
 class LoadedModels:
-    """The models that SageMaker had loaded. urls: where each came from, by its name. busy: those that are just being loaded or unloaded."""
+    """The models that SageMaker had loaded. urls: where each came from, by its name.
+
+    busy: those that are just being loaded or unloaded.
+    """
 
     gateway: Gateway
     urls: dict[str, str] = field(default_factory=dict)
