@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
-HEADER = """\
-# Written by Slotwise from the profile {profile}: change it there.
+WRITTEN = "# Written by Slotwise "  # how what is rendered here begins
+HEADER = f"""\
+{WRITTEN}from the profile {{profile}}: change it there.
 # In: BODY, the bytes of one request; HEADERS, a JSON object of its headers, which may be left out.
 # Out: ANSWER, STATUS (200) and HEADERS; a refused request is an error whose message is JSON: status, headers, body.
 """
-NATIVE_HEADER = """\
-# Written by Slotwise from the profile {profile}: change it there.
+NATIVE_HEADER = f"""\
+{WRITTEN}from the profile {{profile}}: change it there.
 # The graph alone: no handler decodes, normalises or names labels, and a batch that fails fails for all of its requests.
 """
 TENSORS = """\

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import sys
@@ -112,6 +113,53 @@ def test_a_model_is_never_exported_outside_its_repository(tmp_path: Path, name: 
         export(named, profile(), tmp_path / "repository")
     assert (tmp_path / "victim" / "file").read_text() == "precious"
     assert not (tmp_path / "repository").exists()
+
+
+@pytest.mark.parametrize("file", ["model.toml", "config.pbtxt", "both", "a link"])
+def test_only_an_earlier_export_is_replaced(tmp_path: Path, file: str) -> None:
+    """`export triton colours --out .` deleted the model's own folder."""
+    info = inspect(build_handler("faults", tmp_path, tmp_path / "work"))
+    repository, folder = tmp_path / "repository", tmp_path / "repository" / "faults"
+    if file == "both":
+        export(info, profile(), repository)
+    elif file == "a link":
+        (tmp_path / "elsewhere").mkdir(parents=True)
+        repository.mkdir()
+        folder.symlink_to(tmp_path / "elsewhere")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ("model.toml" if file == "both" else file)).write_text("precious")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(SlotwiseError, match="no export wrote it"):
+        export(info, profile(), repository)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert os.listdir(repository) == ["faults"]
+
+
+def test_an_export_that_fails_leaves_the_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = inspect(build_handler("faults", tmp_path, tmp_path / "work"))
+    folder = export(info, profile(), tmp_path / "repository")
+    rename = Path.rename
+
+    def fails(path: Path, target: Path) -> Path:
+        if path.suffix == ".partial":
+            raise OSError("no")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    with pytest.raises(OSError, match="no"):
+        export(info, profile(batch_size=4), folder.parent)
+    assert os.listdir(folder.parent) == ["faults"]
+    assert (folder / "1" / "model.mar").is_file()
+
+
+def test_an_archive_that_is_a_link_is_exported_whole(tmp_path: Path) -> None:
+    archive = build_handler("faults", tmp_path / "real", tmp_path / "work")
+    (tmp_path / "store").mkdir()
+    link = tmp_path / "store" / archive.name
+    link.symlink_to(Path("..") / "real" / archive.name)
+    exported = export(inspect(link), profile(), tmp_path / "repository") / "1" / "model.mar"
+    assert not exported.is_symlink()
+    assert exported.read_bytes() == archive.read_bytes()
 
 
 def test_an_example_warms_the_model_up(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class NativeModel:
 
 
 def export_native(info: ArchiveInfo, profile: Profile, repository: Path, *, name: str | None = None) -> NativeModel:
-    """Write the model into the repository, whose folder is made; one of that name is replaced.
+    """Write the model into the repository, whose folder is made; its earlier export is replaced.
 
     profile: as the model wants it. Raises SlotwiseError where the archive carries no graph that Triton's backend can take.
     """

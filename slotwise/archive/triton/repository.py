@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
-from slotwise.profiles.triton_config import config_pbtxt
+from slotwise.profiles.triton_config import WRITTEN, config_pbtxt
 
 if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
@@ -38,7 +38,7 @@ def export(
     gpu: bool | None = None,
     overrides: Collection[str] = (),
 ) -> Path:
-    """Write the model into the repository, whose folder is made; one of that name is replaced. Returns the model's folder.
+    """Write the model into the repository, whose folder is made; its earlier export is replaced. Returns the model's folder.
 
     profile: as the model wants it. gpu: whether its instances are for GPUs; None: as the profile says.
     overrides: the keys that `--set` and the environment set. Raises SlotwiseError where the archive cannot run there.
@@ -57,19 +57,36 @@ def export(
 
 @contextmanager
 def replaced(repository: Path, name: str) -> Iterator[Path]:
-    """A folder with an empty `1`, which takes the place of the model of that name at the end. Raises SlotwiseError."""
+    """A folder with an empty `1`, which takes the place of an earlier export of that name at the end. Raises SlotwiseError."""
     if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
         raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
-    folder, partial = repository / name, repository / f".{name}.{os.getpid()}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
+    folder = repository / name
+    partial, old = (repository / f".{name}.{os.getpid()}.{what}" for what in ("partial", "old"))
+    _check_ours(folder)
+    for left in (partial, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
         (partial / "1").mkdir(parents=True)
         yield partial
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(old)
         partial.rename(folder)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for left in (partial, old):
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _check_ours(folder: Path) -> None:
+    """Raise SlotwiseError where something is there that no export wrote: a model's own folder, a Triton model of a person's."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    config = folder / "config.pbtxt"
+    written = not folder.is_symlink() and config.is_file() and config.read_bytes().startswith(WRITTEN.encode())
+    if not written or (folder / "model.toml").exists():
+        hint = "name another folder with --out, or another model with --name"
+        raise SlotwiseError(f"{folder} is there already, and no export wrote it", hint)
 
 
 def write_config(
@@ -99,8 +116,8 @@ def example(info: ArchiveInfo) -> bytes:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the file where the file system can do that, else a copy."""
+    """A second name for the file where the file system can do that, else a copy. Of a link: for what it names."""
     try:
-        os.link(source, target)
+        os.link(source.resolve(), target)
     except OSError:
         shutil.copyfile(source, target)
