@@ -117,7 +117,7 @@ def triton(
 
 def sagemaker(
     model: Annotated[str, typer.Argument(help="A model's name, its folder, or a .mar file.")],
-    out_file: Annotated[Path, typer.Option("--out", help="The model.tar.gz to write.")] = Path("model.tar.gz"),
+    out_file: Annotated[Path | None, typer.Option("--out", help="The tarball to write (default: NAME.tar.gz).")] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model.tar.gz for an endpoint that runs an image of ours: the archive, and nothing else."""
@@ -127,6 +127,7 @@ def sagemaker(
 
     project.enter()
     info = obtain(model, project.model_store(), say=say)
+    out_file = out_file or Path(f"{info.name}.tar.gz")
     export_sagemaker(info, out_file)
     emit({"model": info.name, "written": str(out_file)}, as_json, lambda: f"wrote {out_file}")
 

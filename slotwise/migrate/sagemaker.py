@@ -11,6 +11,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+import zlib
 from pathlib import Path
 
 from slotwise.archive.archive_info import ArchiveInfo
@@ -42,8 +43,7 @@ def is_sagemaker(path: Path) -> bool:
 
 def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
     """What becomes of a SageMaker model; its folder is written to `out`, where one is named. Raises SlotwiseError."""
-    if not NAME.fullmatch(name):
-        raise SlotwiseError(f"{name!r} cannot be a model's name", "name it with --name: letters, digits, - _ and .")
+    _check_name(name, "name it with --name")
     need_new(out)
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         folder = path
@@ -66,9 +66,32 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
 
 
 def export_sagemaker(info: ArchiveInfo, out: Path) -> None:
-    """Write the model.tar.gz that a container of ours takes on SageMaker: the archive, and nothing else."""
+    """Write the model.tar.gz that a container of ours takes on SageMaker: the archive, and nothing else.
+
+    Raises SlotwiseError where `out` is there already, unless it is this model's earlier export.
+    """
+    _check_name(info.name, "build it under another one")
+    if out.exists() and not _is_export(out, info.name):
+        raise SlotwiseError(f"{out} is there already, and is no export of {info.name}", "name another file with --out")
     with written_whole(out) as unfinished, tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
         packed.add(info.path, f"{info.name}.mar", filter=_nobodys)
+
+
+def _check_name(name: str, hint: str) -> None:
+    if not NAME.fullmatch(name):  # it becomes a file's, too
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", f"{hint}: letters, digits, - _ and .")
+
+
+def _is_export(file: Path, name: str) -> bool:
+    """Whether `export_sagemaker` wrote this file, for a model of this name."""
+    try:
+        with tarfile.open(file, "r:gz") as packed:
+            first = packed.next()
+            if first is None or first.name != f"{name}.mar" or first.mtime or first.uname:
+                return False
+            return packed.next() is None
+    except (OSError, EOFError, zlib.error, tarfile.TarError):
+        return False
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:

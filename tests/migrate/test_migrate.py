@@ -202,6 +202,26 @@ def test_an_archive_becomes_the_same_model_tar_gz_twice(tmp_path: Path) -> None:
         assert content.read() == info.path.read_bytes()
 
 
+def test_an_export_replaces_no_file_but_its_own(tmp_path: Path) -> None:
+    """By default it wrote model.tar.gz, over the one that had been migrated."""
+    migrate(made(tmp_path, "a store alone"), tmp_path / "out", "x")
+    archive = tmp_path / "out" / "model-store" / "echo.mar"
+    for name, files in {"theirs.tar.gz": {"code/inference.py": b"x"}, "two.tar.gz": {"echo.mar": b"x", "more": b"y"}}.items():
+        original = packed(tmp_path / name, **files).read_bytes()
+        with pytest.raises(SlotwiseError, match="is there already"):
+            export_sagemaker(inspect(archive), tmp_path / name)
+        assert (tmp_path / name).read_bytes() == original
+    (tmp_path / "text").write_text("precious")
+    with pytest.raises(SlotwiseError, match="is there already"):
+        export_sagemaker(inspect(archive), tmp_path / "text")
+    (tmp_path / "own").mkdir()
+    for _ in range(2):
+        done = command("export", "sagemaker", str(archive), cwd=tmp_path / "own")
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "own" / "echo.tar.gz").is_file()
+    assert not (tmp_path / "own" / "model.tar.gz").exists()
+
+
 def test_the_page_says_the_same_of_the_twenty() -> None:
     page = (Path(__file__).parents[2] / "docs" / "leaving-torchserve.md").read_text("utf-8")
     words = {"works": "works", "note": "works, with a note", "cannot": "cannot"}

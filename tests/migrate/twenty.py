@@ -259,6 +259,7 @@ def made(place: Path, name: str) -> Path:
     return folder
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def command(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     """`slotwise` with these words."""
-    return subprocess.run([sys.executable, "-m", "slotwise.cli", *words], capture_output=True, text=True, timeout=120)
+    line = [sys.executable, "-m", "slotwise.cli", *words]
+    return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=cwd)
