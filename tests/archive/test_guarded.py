@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import subprocess
@@ -176,6 +177,45 @@ def test_one_that_is_called_step_by_step_is_for_our_own_host(tmp_path: Path, han
 def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
     config = "minWorkers: 1\ncontinuousBatching: false\nhandler:\n  sequenceBatching: true\n"
     guard(torch_archive(tmp_path, FUNCTION, {"model-config.yaml": config}, config_file="model-config.yaml"))
+
+
+SAID_OTHERWISE = [
+    '"sequenceBatching": true',
+    "{sequenceBatching: true}",
+    "{a: 1, 'sequenceBatching': true}",
+    "sequenceBatching: !!bool true",
+    "sequenceBatching: &on true",
+    "&key parallelType : pp",
+    '"parallelType": "pp"',
+    "? parallelType\n: pp",
+    "\ufeffparallelType: pp",
+    "parallelType:\n  pp",
+    "# parallelType: no\n---\nparallelType: pp",
+    '"parallel\\x54ype": pp',
+    "parallelType: pp".encode("utf-16"),
+    "parallelType: [",
+    "- parallelType: pp\n",
+]
+
+
+def configured(path: Path, config: str | bytes, name: str = "model-config.yaml") -> Path:
+    model = {"modelName": "theirs", "handler": "service.py:handle", "configFile": name}
+    return zipped(path, {MANIFEST: {"model": model}, "service.py": FUNCTION, name: config})
+
+
+@pytest.mark.parametrize("reader", ["PyYAML", "none"])
+def test_a_config_is_read_however_it_is_written(tmp_path: Path, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`"parallelType": "pp"` was not seen, and a handler of several processes was guarded, and called again."""
+    if reader == "none":
+        find = importlib.util.find_spec
+        monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "yaml" else find(name, *more))
+    for i, config in enumerate(SAID_OTHERWISE):
+        with pytest.raises(SlotwiseError, match=r"depend on one another|several processes|cannot be read"):
+            guard(configured(tmp_path / f"{i}.mar", config))
+    with pytest.raises(SlotwiseError, match="several processes"):
+        guard(configured(tmp_path / "folder.mar", "parallelType: pp", "conf/model-config.yaml"))
+    for config in ("", "# sequenceBatching: true\n", "batchSize: 4\n", "{'sequenceBatching': false}", "parallelType: 'no'"):
+        guard(configured(tmp_path / "fine.mar", config))
 
 
 ALIASES = "a: &a [x]\n" + "".join(f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(20))

@@ -44,6 +44,7 @@ CONFIGURED = {
     SEQUENCED: "its config has sequenceBatching: its requests depend on one another",
     "parallelType": "its config has parallelType: several processes answer one batch together",
 }
+UNREADABLE = "its model-config.yaml cannot be read"
 
 
 def lacks(info: ArchiveInfo) -> list[str]:
@@ -72,17 +73,31 @@ def migrated(legacy: dict[str, Any]) -> dict[str, Any]:
 
 def config_of(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any]:
     """The model-config.yaml that the manifest names; {} where there is none, or it cannot be read."""
-    name = PurePosixPath(str(manifest["model"].get("configFile", ""))).name
-    if name not in source.namelist() or importlib.util.find_spec("yaml") is None:
+    return _config(source, manifest) or {}
+
+
+def _config(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, Any] | None:
+    """As `config_of`; None where it cannot be read, or PyYAML is not here."""
+    name = _config_file(source, manifest)
+    if not name:
         return {}
+    if importlib.util.find_spec("yaml") is None:
+        return None
     import yaml  # noqa: PLC0415  optional: TorchServe brings it
 
     text = read_small(source, name)
     try:
         config = yaml.safe_load(text)
     except Exception:  # its constructors raise whatever an odd value meets: AttributeError, KeyError, IndexError
-        return {}
-    return config if isinstance(config, dict) and is_small(config) else {}
+        return None
+    config = {} if config is None else config
+    return config if isinstance(config, dict) and is_small(config) else None
+
+
+def _config_file(source: zipfile.ZipFile, manifest: dict[str, Any]) -> str:
+    """The model-config.yaml within the archive, "" where there is none: where the manifest has it, or at the top."""
+    named = PurePosixPath(str(manifest["model"].get("configFile", "")))
+    return next((name for name in (named.as_posix(), named.name) if name in source.namelist()), "")
 
 
 def is_small(data: Any, most: int = MOST_VALUES) -> bool:
@@ -132,9 +147,9 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = Fa
     configured = _configured(source, manifest)
     once = asked_once(source, manifest)
     steps = sequences and CONTINUOUS in configured and once == "steps"
-    for key in configured:
+    for key, why in configured.items():
         if not ((bare and key == COROUTINES) or (sequences and key == SEQUENCED) or (steps and key == CONTINUOUS)):
-            return CONFIGURED[key]
+            return why
     name, _, function = handler.partition(":")
     if name in ENGINES:
         return f"its handler {name} streams its answers"
@@ -144,12 +159,25 @@ def objection(source: zipfile.ZipFile, manifest: dict[str, Any], bare: bool = Fa
     return ""
 
 
-def _configured(source: zipfile.ZipFile, manifest: dict[str, Any]) -> list[str]:
-    """The keys of CONFIGURED that its model-config.yaml sets, whether or not YAML can be read here."""
-    config = str(manifest["model"].get("configFile", "")).split("/")[-1]
-    text = read_small(source, config).decode("utf-8", "replace") if config in source.namelist() else ""
-    found = {key: re.search(rf"^{key}\s*:\s*[\"']?(\w+)", text, re.MULTILINE) for key in CONFIGURED}
-    return [key for key, set_to in found.items() if set_to and set_to[1].lower() not in ("false", "no", "off")]
+def _configured(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, str]:
+    """The keys of CONFIGURED that its model-config.yaml sets, and what each says; what cannot be read may say anything."""
+    config = _config(source, manifest)
+    if config is not None:
+        set_to = {key: config.get(key) for key in CONFIGURED}
+    elif importlib.util.find_spec("yaml") is not None:
+        return {UNREADABLE: UNREADABLE}
+    else:  # every mention of a key counts, wherever it is
+        text = read_small(source, _config_file(source, manifest)).decode("utf-8", "replace")
+        if "\ufffd" in text or "\\" in text:  # in UTF-16, or with names in escapes
+            return {UNREADABLE: f"{UNREADABLE} without PyYAML"}
+        text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+        found = {key: re.findall(rf"{key}[\"']?\s*:\s*(?:!\S*\s+)?[\"']?(\w+)|{key}", text) for key in CONFIGURED}
+        set_to = {key: next((one for one in values if not _is_off(one)), None) for key, values in found.items()}
+    return {key: why for key, why in CONFIGURED.items() if not _is_off(set_to[key])}
+
+
+def _is_off(value: Any) -> bool:
+    return value is None or str(value).lower() in ("false", "no", "off")
 
 
 def _handler_file(manifest: dict[str, Any]) -> str:
