@@ -3,7 +3,7 @@
 config.properties      stays, but for keys that cannot be had; each is a comment then
 archives               get their guards; what cannot be guarded stays as it is, and is said
 Dockerfile and others  name another image, or another word (around.py)
-everything else        is copied
+everything else        is copied, links to the deployment's own folders as links
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from slotwise.migrate.findings import Finding, Verdict, need_new
 LEFT_BEHIND = {"logs", ".git", "__pycache__", "key_file.json"}  # a server's own, or nobody's
 MOST_TEXT_BYTES = 1 << 18  # of a file that is read to be changed
 MOST_FILES = 20_000
+NEEDED = (*SUFFIXES, ".war", ".properties")
 
 
 class Deployment:
@@ -35,7 +36,8 @@ class Deployment:
 
     def __init__(self, folder: Path, image: str) -> None:
         self.folder, self.around = folder, Around(image)
-        self.files, self.links = _files(folder)
+        self.files, self.links, self.outward = _files(folder)
+        self.stores: set[str] = set()  # that a configuration names
         self.findings: list[Finding] = []
         self.changed: dict[Path, bytes] = {}  # what is written otherwise than it was
         self.guarded: dict[Path, Path] = {}  # and archives
@@ -62,8 +64,11 @@ class Deployment:
                 f"{self.folder} has nothing of TorchServe's or SageMaker's",
                 "name a folder with a config.properties, archives or a Dockerfile, or a model.tar.gz",
             )
-        for link in self.links:
-            self._say(self._name(link), "note", "a link that leads out of the folder: it is not copied")
+        for link in self.outward:
+            needed = os.path.abspath(link) in self.stores or _may_be_needed(link)
+            what = ", and what the deployment needs may lie behind it: put that into the folder" if needed else ""
+            about = f"a link that leads out of the folder, or nowhere: it is not copied{what}"
+            self._say(self._name(link), "cannot" if needed else "note", about)
         return self.findings
 
     def write(self, out: Path) -> None:
@@ -79,6 +84,11 @@ class Deployment:
                 shutil.copytree(file, target, symlinks=True)
             else:
                 shutil.copy2(self.guarded.get(file, file), target)
+        for link, named in self.links.items():
+            made = out / link.relative_to(self.folder)
+            for folder in (made.parent, out / named):
+                folder.mkdir(parents=True, exist_ok=True)
+            made.symlink_to(os.path.relpath(out / named, made.parent), target_is_directory=True)
 
     def command(self, out: Path) -> str:
         """The line that starts the copy on this machine."""
@@ -109,7 +119,7 @@ class Deployment:
             return self._say(name, "note", about)
         if unknown := [f"{key} ({why})" for key, why in REFUSED.items() if info.config.get(key)]:
             return self._say(name, "cannot", f"its model-config.yaml has {', '.join(unknown)}")
-        if info.path == path:
+        if info.path.resolve() == path.resolve():
             about = "is one of ours"
         elif path.name.endswith(".mar"):
             self.guarded[path] = info.path
@@ -125,6 +135,7 @@ class Deployment:
         if not keys.keys() & KEYS.keys():
             return
         self.configuration = self.configuration or file
+        self.stores |= {os.path.abspath(self.folder / keys[key]) for key in ("model_store", "workflow_store") if key in keys}
         text = file.read_text("latin-1")  # as Java reads it
         uses = {key: KEYS[key].use if key in KEYS else "unknown" for key in keys}
         used = sum(use == "used" for use in uses.values())
@@ -161,22 +172,45 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
     return findings, deployment.command(out or folder)
 
 
-def _files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Every file below a folder, and each folder that is an archive; and what is not of it: links that lead out of it."""
+def _files(folder: Path) -> tuple[list[Path], dict[Path, Path], list[Path]]:
+    """Every file below a folder, and each folder that is an archive; links to folders of it, and what each names; and the rest.
+
+    The rest are links that lead out of it, or nowhere.
+    """
     inside: list[Path] = []
-    links: list[Path] = []
+    links: dict[Path, Path] = {}
+    outward: list[Path] = []
+    root = folder.resolve()
     for place, folders, files in os.walk(folder):
         here = Path(place)
         archives = [name for name in folders if (here / name / MANIFEST).is_file()]
-        folders[:] = sorted(name for name in folders if name not in LEFT_BEHIND and name not in archives)
-        for name in sorted([*archives, *files]):
+        linked = [name for name in folders if (here / name).is_symlink() and name not in archives]
+        folders[:] = sorted(name for name in folders if name not in {*LEFT_BEHIND, *archives, *linked})
+        for name in sorted([*archives, *linked, *files]):
             if name in LEFT_BEHIND:
                 continue
-            within = (here / name).resolve().is_relative_to(folder.resolve())
-            (inside if within else links).append(here / name)
+            named = Path(os.path.realpath(here / name))
+            if not named.is_relative_to(root) or not named.exists():
+                outward.append(here / name)
+            elif name in linked:
+                links[here / name] = named.relative_to(root)
+            else:
+                inside.append(here / name)
             if len(inside) > MOST_FILES:
                 raise SlotwiseError(f"{folder} has more than {MOST_FILES} files", "name the deployment's own folder")
-    return inside, links
+    return inside, links, outward
+
+
+def _may_be_needed(link: Path) -> bool:
+    """Whether an archive, or a configuration, is behind a link, or may be among more files than are looked at."""
+    if not link.is_dir():
+        return link.name.endswith(NEEDED) or os.path.realpath(link).endswith(NEEDED)
+    seen = 0
+    for place, folders, files in os.walk(link):
+        seen += len(folders) + len(files)
+        if Path(place, MANIFEST).is_file() or any(file.endswith(NEEDED) for file in files) or seen > MOST_FILES:
+            return True
+    return False
 
 
 def _text(file: Path) -> str | None:

@@ -142,6 +142,45 @@ def test_hostile_folders_cost_one_finding_each(tmp_path: Path) -> None:
     assert not any(b"nobody's business" in file.read_bytes() for file in (tmp_path / "out").rglob("*") if file.is_file())
 
 
+def test_links_to_folders_are_kept_and_those_that_lead_out_are_said(tmp_path: Path) -> None:
+    """`model-store -> releases/v2` was left out, as was a link to archives elsewhere, and the verdict was "works"."""
+    folder, elsewhere = made(tmp_path, "a store alone"), tmp_path / "elsewhere"
+    (folder / "config.properties").write_text("model_store=current\nworkflow_store=named\n")
+    (folder / "empty").mkdir()
+    for place in ("deep", "docs", "named"):
+        (elsewhere / place).mkdir(parents=True)
+    (elsewhere / "deep" / "x.mar").write_bytes(b"x")
+    (elsewhere / "docs" / "a.txt").write_text("a")
+    links = {
+        "current": folder / "model-store",
+        "relative": Path("model-store"),
+        "nothing in it": Path("empty"),
+        "self": Path(),
+        "extra": elsewhere,
+        "docs": elsewhere / "docs",
+        "named": elsewhere / "named",
+        "one.mar": elsewhere / "nowhere.mar",
+        "loop": Path("loop"),
+    }
+    for name, target in links.items():
+        (folder / name).symlink_to(target)
+    findings, _ = migrate(folder, tmp_path / "out", IMAGE)
+    said = {one.what: one.verdict for one in findings if "link" in one.about}
+    assert said == {"extra": "cannot", "docs": "note", "named": "cannot", "one.mar": "cannot", "loop": "note"}
+    out = tmp_path / "out"
+    assert {path.name for path in out.iterdir() if path.is_symlink()} == {"current", "relative", "nothing in it", "self"}
+    assert (out / "current" / "echo.mar").samefile(out / "model-store" / "echo.mar")
+    assert not any(Path(os.readlink(path)).is_absolute() for path in out.iterdir() if path.is_symlink())
+
+
+def test_an_archive_of_ours_stays_as_it_is_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    migrate(made(tmp_path, "a store alone"), tmp_path / "ours", IMAGE)
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path("ours"), tmp_path / "ours"):
+        findings, _ = migrate(folder, None, IMAGE)
+        assert [one.about for one in findings if one.what.endswith("echo.mar")] == ["is one of ours"]
+
+
 def packed(path: Path, **files: bytes) -> Path:
     """A tarball. `__` stands for a slash, `___` for ..'s slash."""
     with tarfile.open(path, "w:gz") as tar:
