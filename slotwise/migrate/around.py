@@ -14,10 +14,16 @@ from slotwise.archive.guarding.foreign import is_small
 from slotwise.drop_in.arguments import parsed
 from slotwise.migrate.findings import Said
 
-IMAGE = re.compile(r"(?:docker\.io/)?pytorch/torchserve(?:-nightly|-kfs)?(?::[\w.-]+)?")
+TAG = r"(?::(?:[\w.-]|\$\w+|\$\{[^}\s]*\})+)?(?:@sha256:\w+)?"
+IMAGE = re.compile(rf"(?<![\w./:@-])(?:docker\.io/)?pytorch/torchserve(?:-nightly|-kfs)?{TAG}(?![\w./:@$-])")
+LIKE_IT = re.compile(r"(?:[\w.-]+(?::\d+)?/)*pytorch/torchserve[\w.:@/-]*")
+FROM = r"^(\s*(?i:FROM)\s+(?:--\S+\s+)*)"
+ARG = r"^(\s*(?i:ARG)\s+{}=[\"']?)"
 WORD = re.compile(r"(?<![\w/.-])torchserve(?=\s+--(?:start|stop|version)\b)")
 GPU = "on a GPU: build Dockerfile.torchserve with a CUDA build of torch; that was not tried"
 OWN_CODE = "a Python environment of its own: /home/venv is /opt/venv in the image here"
+VERSION = "its runtimeVersion names TorchServe's image: take it out"
+TAGGED = "a tag or digest beside the image's name is TorchServe's still: change it, too"
 ARCHIVER = "the image has no torch-model-archiver: pack archives before, or `pip install torch-model-archiver`"
 
 INSTALLS = "it installs torchserve itself: FROM the image instead, or install slotwise and link slotwise-torchserve"
@@ -31,21 +37,32 @@ class Around:
 
     def read(self, name: str, text: str) -> tuple[list[Said], str]:
         """What is found in one file, and its text as it is to be. Files that are not about TorchServe have no findings."""
-        if name.lower().startswith("dockerfile") or name.lower().endswith(".dockerfile"):
-            return self._dockerfile(text)
-        if name.endswith((".yml", ".yaml")):
-            return self._yaml(text)
-        if name.endswith(".sh") or text.startswith("#!"):
-            return self._script(text)
-        return [], text
+        found: list[Said] = []
+        changed = text
+        if name.lower().startswith(("dockerfile", "containerfile")) or name.lower().endswith(".dockerfile"):
+            found, changed = self._dockerfile(text)
+        elif name.endswith((".yml", ".yaml")):
+            found, changed = self._yaml(text)
+        elif name.endswith(".sh") or text.startswith("#!"):
+            found, changed = self._script(text)
+        return [*found, *self._left(changed)], changed
+
+    def _left(self, changed: str) -> Iterator[Said]:
+        """A note for each image that may be TorchServe's, and is named still."""
+        lines = [line for line in changed.replace(self.image, "").splitlines() if not line.lstrip().startswith("#")]
+        for image in sorted(set(LIKE_IT.findall("\n".join(lines)))):
+            yield "note", f"{image} is not changed: where that is TorchServe's image, name {self.image} instead"
 
     def _dockerfile(self, text: str) -> tuple[list[Said], str]:
         found: list[Said] = []
-        froms = re.findall(r"^\s*FROM\s+(?:--\S+\s+)*(\S+)", text, re.MULTILINE | re.IGNORECASE)
-        theirs = [image for image in froms if IMAGE.fullmatch(image)]
-        changed = re.sub(
-            rf"^(\s*FROM\s+(?:--\S+\s+)*){IMAGE.pattern}", rf"\g<1>{self.image}", text, flags=re.MULTILINE | re.IGNORECASE
-        )
+        froms = re.findall(rf"{FROM}(\S+)", text, re.MULTILINE)
+        theirs = [image for _, image in froms if IMAGE.fullmatch(image)]
+        changed = re.sub(FROM + IMAGE.pattern, rf"\g<1>{self.image}", text, flags=re.MULTILINE)
+        for _, base in froms:
+            if named := re.fullmatch(r"\$(?:(\w+)|\{(\w+)\})", base):
+                arg = ARG.format(named[1] or named[2])
+                theirs += [image for _, image in re.findall(rf"{arg}({IMAGE.pattern})", text, re.MULTILINE)]
+                changed = re.sub(arg + IMAGE.pattern, rf"\g<1>{self.image}", changed, flags=re.MULTILINE)
         if theirs:
             found.append(("works", f"FROM {self.image}"))
             notes = {GPU: "gpu" in "".join(theirs), OWN_CODE: "/home/venv" in text}
@@ -61,19 +78,27 @@ class Around:
         import yaml  # noqa: PLC0415  optional: TorchServe brings it
 
         try:
-            documents = [one for one in yaml.safe_load_all(text) if isinstance(one, dict) and is_small(one)]
-        except (yaml.YAMLError, ValueError, RecursionError):
+            nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+            loaded = list(yaml.safe_load_all(text))
+        except Exception:  # its constructors raise whatever an odd value meets: AttributeError, KeyError, IndexError
             return [], text
+        read = [(one, node) for one, node in zip(loaded, nodes, strict=True) if isinstance(one, dict) and is_small(one)]
+        documents = [one for one, _ in read]
         found: list[Said] = []
-        changed = text
-        for document in documents:
+        lines = text.splitlines(keepends=True)
+        for document, node in read:
             if document.get("kind") == "InferenceService":
-                found += _kserve(document)
-                changed = re.sub(r"^[ \t]*runtimeVersion:.*\n", "", changed, flags=re.MULTILINE)
+                said = list(_kserve(document))
+                if ("note", VERSION) in said and (line := _version_line(node, lines)) is not None:
+                    lines[line] = ""
+                    said[said.index(("note", VERSION))] = ("note", "runtimeVersion named TorchServe's image, and is gone")
+                found += said
+        changed = "".join(lines)
         images = [value for one in documents for value in _values(one) if IMAGE.fullmatch(value)]
         if images:
             found.append(("works", f"image {self.image}"))
             found += [("note", GPU)] if any("gpu" in image for image in images) else []
+            found += [("note", TAGGED)] if any(_tagged(one) for one in documents) else []
             changed = IMAGE.sub(self.image, changed)
         commands = [words for one in documents for words in _commands(one)]
         return (found + [one for words in commands for one in _said(words)] if found else []), changed
@@ -88,23 +113,48 @@ class Around:
         return found, WORD.sub("slotwise torchserve", text)
 
 
+def _version_line(node: Any, lines: list[str]) -> int | None:
+    """The line that has an InferenceService's runtimeVersion and nothing else; None where there is none."""
+    for names in (("spec",), ("predictor",), ("pytorch", "model"), ("runtimeVersion",)):
+        entries = node.value if node.id == "mapping" else []
+        entry = next(((key, value) for wanted in names for key, value in entries if key.value == wanted), None)
+        if entry is None:
+            return None
+        key, node = entry
+    line: int = key.start_mark.line
+    alone = re.fullmatch(r"\s*[\"']?runtimeVersion[\"']?:[^\n,{}\[\]&]*\n?", lines[line])
+    return line if alone and node.end_mark.line == line else None
+
+
 def _kserve(service: dict[str, Any]) -> Iterator[Said]:
     """What an InferenceService asks for, where it is TorchServe that answers."""
-    predictor = (service.get("spec") or {}).get("predictor") or {}
-    model = predictor.get("model") or {}
-    framework = (model.get("modelFormat") or {}).get("name")
+    spec = _mapping(service.get("spec"))
+    predictor = _mapping(spec.get("predictor"))
+    model = _mapping(predictor.get("model"))
+    framework = _mapping(model.get("modelFormat")).get("name")
     if "pytorch" not in (framework, *predictor) and model.get("runtime") != "kserve-torchserve":
         return
-    asked = predictor.get("pytorch") or model
+    asked = _mapping(predictor.get("pytorch")) or model
     yield "works", "the service stays; the cluster's runtime changes: k8s/kserve/torchserve.yaml"
     if str(asked.get("protocolVersion", "")).startswith("grpc"):
         yield "cannot", "V2 over gRPC was KServe's program's before TorchServe: k8s/kserve/runtime.yaml has it"
     if asked.get("runtimeVersion"):
-        yield "note", "runtimeVersion named TorchServe's image, and is gone"
+        yield "note", VERSION
     if asked.get("storageUri"):
         yield "note", "what lies at its storageUri was not seen: migrate that folder, too"
-    if "explainer" in (service.get("spec") or {}):
+    if "explainer" in spec:
         yield "note", "its explainer is a container of its own, and was not looked at"
+
+
+def _tagged(document: Any) -> bool:
+    """Whether an image's tag stands beside it, under a key of its own, as in Helm's values and kustomize."""
+    values = list(document.values()) if isinstance(document, dict) else document if isinstance(document, list) else []
+    beside = isinstance(document, dict) and not {"tag", "newTag", "digest"}.isdisjoint(document)
+    return any(_tagged(one) or (beside and isinstance(one, str) and bool(IMAGE.fullmatch(one))) for one in values)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _said(words: list[str]) -> Iterator[Said]:

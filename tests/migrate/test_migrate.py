@@ -13,6 +13,7 @@ import pytest
 
 from slotwise.archive.inspection import inspect
 from slotwise.errors import SlotwiseError
+from slotwise.migrate.around import Around
 from slotwise.migrate.deployment import migrate
 from slotwise.migrate.findings import worst
 from slotwise.migrate.sagemaker import export_sagemaker, is_sagemaker, migrate_sagemaker
@@ -59,6 +60,42 @@ def test_only_the_words_change_that_have_to(tmp_path: Path) -> None:
             expected = expected.replace(before, after)
         assert (tmp_path / f"new {name}" / file).read_text() == expected
     assert os.access(tmp_path / "new a start script" / "start.sh", os.X_OK) == os.access(folder / "start.sh", os.X_OK)
+
+
+VERSION = "      runtimeVersion: 1.5.0\n"
+SKLEARN = f"kind: InferenceService\nspec:\n  predictor:\n    model:\n      modelFormat: {{name: sklearn}}\n{VERSION}"
+TORCH = SKLEARN.replace("sklearn", "pytorch") + f"  explainer:\n    art:\n{VERSION}"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("Dockerfile", "FROM pytorch/torchserve@sha256:0123", "FROM ours:1", "FROM ours:1"),
+        ("Dockerfile", "FROM pytorch/torchserve:0.9@sha256:0123 AS a", "FROM ours:1 AS a", "FROM ours:1"),
+        ("Dockerfile", "ARG T=1\nFROM pytorch/torchserve:${T}-cpu", "ARG T=1\nFROM ours:1", "FROM ours:1"),
+        ("Dockerfile", "ARG B=pytorch/torchserve:0.11\nFROM ${B}", "ARG B=ours:1\nFROM ${B}", "FROM ours:1"),
+        ("Dockerfile", "ARG B=pytorch/torchserve:0.11\nFROM $B-x", None, "pytorch/torchserve:0.11 is not changed"),
+        ("Dockerfile", "FROM corp.example:5000/pytorch/torchserve:1", None, "corp.example:5000/pytorch/torchserve:1 is not"),
+        ("Containerfile", "FROM pytorch/torchserve", "FROM ours:1", "FROM ours:1"),
+        ("Dockerfile", "FROM pytorch/torchserve-mine:1", None, "pytorch/torchserve-mine:1 is not changed"),
+        ("c.yml", "image: pytorch/torchserve@sha256:01\n", "image: ours:1\n", "image ours:1"),
+        ("c.yml", "image: pytorch/torchserve:${TAG:-1}\n", "image: ours:1\n", "image ours:1"),
+        ("c.yml", "a: pytorch/torchserve\nb: x.y/pytorch/torchserve:1\n", "a: ours:1\nb: x.y/pytorch/torchserve:1\n", "x.y/py"),
+        ("chart.yaml", "image: {{ .x }} pytorch/torchserve:1\n", None, "is not changed"),
+        (".env", "IMAGE=pytorch/torchserve:1\n", None, "is not changed"),
+        ("v.yaml", "i:\n  name: pytorch/torchserve\n  tag: 0.9\n", "i:\n  name: ours:1\n  tag: 0.9\n", "change it, too"),
+        ("iris.yaml", SKLEARN, None, ""),
+        ("two.yaml", f"{SKLEARN}---\n{TORCH}", f"{SKLEARN}---\n{TORCH.replace(VERSION, '', 1)}", "is gone"),
+        ("flow.yaml", "{kind: InferenceService, spec: {predictor: {pytorch: {runtimeVersion: 1}}}}\n", None, "take it out"),
+        ("odd.yaml", "kind: InferenceService\nspec: text\n", None, ""),
+        ("odd.yaml", "a: !!timestamp x\n", None, ""),
+    ],
+)  # fmt: skip
+def test_every_image_is_changed_or_said(name: str, before: str, after: str | None, said: str) -> None:
+    """A digest was kept, a mirror's image was changed, an ARG was not seen; and sklearn's service lost its runtimeVersion."""
+    found, changed = Around("ours:1").read(name, before)
+    assert changed == (before if after is None else after)
+    assert any(said in about for _, about in found) if said else not found
 
 
 def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
