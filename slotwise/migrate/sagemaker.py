@@ -11,6 +11,7 @@ import json
 import shutil
 import tarfile
 import tempfile
+import tomllib
 import zlib
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
 from slotwise.files.tarball import unpack
 from slotwise.migrate.findings import Finding, need_new
-from slotwise.model_spec import NAME
+from slotwise.model_spec import NAME, ModelSpec, parse
 
 FUNCTIONS = {"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"}
 OURS = {"model.toml", "slotwise", "slotwise.json", "MAR-INF", "sagemaker.py", "examples"}
@@ -50,8 +51,16 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
         if path.is_file():
             folder = Path(work) / "model"
             unpack(path, folder)
-        files = sorted(file.name for file in folder.iterdir() if not file.name.startswith(".") and file.name not in ("logs",))
+        names = sorted(file.name for file in folder.iterdir())
+        files = [file for file in names if not file.startswith(".") and file != "logs"]
         findings, options = _found(folder, files)
+        if left := [file for file in names if file not in files]:
+            why = "left out, as hidden files and logs are: where the model reads it, give it another name"
+            findings.append(Finding(", ".join(left), "note", why))
+        functions = ", ".join(sorted(_functions(folder))) or "the PyTorch toolkit's functions"
+        text = TOML.format(name=_quoted(name), files=_quoted(files), options=options, functions=functions)
+        if fault := _fault(text):
+            findings.append(Finding("model.toml", "cannot", fault))
         if out and not any(finding.verdict == "cannot" for finding in findings):
             out.mkdir(parents=True, exist_ok=True)
             for file in files:
@@ -59,8 +68,6 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
                     shutil.copytree(folder / file, out / file, symlinks=True)
                 else:
                     shutil.copy2(folder / file, out / file)
-            functions = ", ".join(sorted(_functions(folder))) or "the PyTorch toolkit's functions"
-            text = TOML.format(name=json.dumps(name), files=json.dumps(files), options=options, functions=functions)
             (out / "model.toml").write_text(text, "utf-8")
     return findings
 
@@ -92,6 +99,23 @@ def _is_export(file: Path, name: str) -> bool:
             return packed.next() is None
     except (OSError, EOFError, zlib.error, tarfile.TarError):
         return False
+
+
+def _quoted(value: str | list[str]) -> str:
+    """As TOML has it, which takes no halves of a character, as JSON does."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _fault(text: str) -> str:
+    """Why this cannot be a model.toml, "" where it can."""
+    try:
+        text.encode()
+        parse(ModelSpec, tomllib.loads(text), Path("model.toml"))
+    except SlotwiseError as error:
+        return error.message.removeprefix("model.toml: ")
+    except ValueError:
+        return "a file's name in it is no text: rename the file"
+    return ""
 
 
 def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -128,7 +152,7 @@ def _found(folder: Path, files: list[str]) -> tuple[list[Finding], str]:
         if requirements.is_file():
             name = requirements.relative_to(folder).as_posix()
             findings.append(Finding(name, "note", "nothing is installed at the start: install it where it is served"))
-    options = "" if program in ("", "code/inference.py") else f"\n[options]\nprogram = {json.dumps(Path(program).name)}\n"
+    options = "" if program in ("", "code/inference.py") else f"\n[options]\nprogram = {_quoted(Path(program).name)}\n"
     return findings, options
 
 

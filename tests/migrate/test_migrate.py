@@ -239,6 +239,25 @@ def test_a_model_tar_gz_becomes_a_models_folder(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "code" / "serve.py").read_text() == program
 
 
+def test_every_name_of_a_file_is_written_or_said(tmp_path: Path) -> None:
+    """A file `w😀.bin` gave a model.toml that nobody could read, and .cache was left out without a word."""
+    program = b"def model_fn(d): pass"
+    files = {"code/inferencé.py": program, "w😀.bin": b"", 'a "b" n.bin': b"", ".cache/vocab": b"", "logs/x": b""}
+    findings = migrate_sagemaker(packed(tmp_path / "model.tar.gz", **files), tmp_path / "mine", "mine")
+    assert {(one.what, one.verdict) for one in findings} == {("code/inferencé.py", "works"), (".cache, logs", "note")}
+    spec = load_spec(tmp_path / "mine")
+    assert spec.files == sorted(["code", "w😀.bin", 'a "b" n.bin'])
+    assert spec.options == {"program": "inferencé.py"}
+    for i, name in enumerate(("a,b.bin", "a\x7f.bin", os.fsdecode(b"\xff.bin"))):
+        (folder := tmp_path / str(i) / "code").mkdir(parents=True)
+        (folder / "inference.py").write_bytes(program)
+        (folder.parent / name).write_bytes(b"")
+        for out in (None, tmp_path / f"out{i}"):
+            findings = migrate_sagemaker(folder.parent, out, "x")
+            assert worst(findings) == "cannot", findings
+        assert not out or not out.exists()
+
+
 @pytest.mark.parametrize(
     ("files", "why"),
     [
