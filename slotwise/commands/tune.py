@@ -128,10 +128,13 @@ def tune(
 
     What is registered there is not touched. Exit code 2: no setting meets the target; the closest is named.
     """
+    from slotwise.errors import SlotwiseError
     from slotwise.files import project
     from slotwise.files.disk import check_writable
 
     check_writable(directory or project.state_root() / "tune")
+    if directory and (directory / "index.html").exists() and not (directory / "tune.json").exists():
+        raise SlotwiseError(f"{directory} has an index.html that no tuning wrote", "name another folder with --out")
     if bool(model) is every or (every and (body or mix or directory)):
         raise typer.BadParameter("name one model, or --all without --body, --mix and --out", param_hint="MODEL")
     if poison and tool != "slotwise":

@@ -335,3 +335,11 @@ def test_apply_is_refused_before_the_search_where_another_file_of_that_name_was_
     done = CliRunner().invoke(build_app(), ["tune", "digits", "--apply"])
     assert ("profiles/cpu.toml says" in str(done.exception)) is not same
     assert ("searched" in str(done.exception)) is same
+
+
+def test_a_page_that_no_tuning_wrote_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text("precious")
+    line = ["tune", "digits", "--out", str(tmp_path), "--poison", "0.1", "--tool", "ab"]
+    assert "no tuning wrote" in str(CliRunner().invoke(build_app(), line).exception)
+    (tmp_path / "tune.json").write_text("{}")
+    assert "no tuning wrote" not in str(CliRunner().invoke(build_app(), line).exception)
