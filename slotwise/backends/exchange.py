@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from slotwise.backends.request_way import RequestWay
@@ -77,10 +76,10 @@ def nobody() -> None:
 
 @dataclass(frozen=True)
 class ReadFor:
-    """The version of its model that a request's body was made for. fits(archive): whether it would be the same for that one."""
+    """What a request's body was made for: a version of its model. fits(card): whether it is the same for that ModelCard."""
 
     version: str
-    fits: Callable[[Path], bool]
+    fits: Callable[[Any], bool]
 
 
 @dataclass

@@ -7,7 +7,6 @@ knows nothing of the front end: what it has to ask or to tell, it asks and tells
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slotwise.backends.exchange import PATH, BackendAnswer, BackendRequest, RawHeaders, Refused
@@ -16,10 +15,11 @@ from slotwise.errors import SlotwiseError
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from slotwise.backends.catalog import ModelCard
     from slotwise.client.live_model import LiveModel
 
 __all__ = [
-    "ANOTHER_DEFAULT",
+    "ANOTHER_ARCHIVE",
     "MAX_BODY_BYTES",
     "PATH",
     "Backend",
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_BODY_BYTES = 32 * 2**20
-ANOTHER_DEFAULT = "another version of this model, which takes something else, has become the default"
+ANOTHER_ARCHIVE = "another archive of this model, which takes something else, has come in the place of what this was read for"
 
 
 class NoMemory(SlotwiseError):
@@ -66,8 +66,8 @@ class Backend(Protocol):
     async def look(self, max_age_s: float) -> None:
         """Look at what is there, where the last look is older than that."""
 
-    def archive(self, model: LiveModel) -> Path:
-        """The file of a model's archive."""
+    def card(self, model: LiveModel) -> ModelCard:
+        """What it takes, by the archive that runs as far as that is known. It may read files: not on the event loop."""
 
     def about(self) -> dict[str, Any] | None:
         """Which server it is, for the page; None where there is none."""

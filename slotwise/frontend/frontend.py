@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from slotwise.backends.catalog import ModelCard
 from slotwise.backends.interface import Backend
 from slotwise.backends.metric_labels import OTHER
 from slotwise.frontend import replies
@@ -19,7 +20,6 @@ from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.admission.killers import Killers
 from slotwise.frontend.admission.large_work import LargeWork, LoopBlocks
 from slotwise.frontend.admission.limits import MemoryBudget, derived_budget
-from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.metrics import GatewayMetrics
 from slotwise.frontend.observing.observer import Observer
@@ -208,16 +208,19 @@ class Gateway:
                 self._traffic[name].answered = False
             ready = None
             if self.backend.reachable:
-                models = self.rollouts.with_stand_ins(self.backend.models)
-                self._follow(models, await asyncio.to_thread(self._read_cards, models))
+                there, others = self.backend.models, self.backend.others
+                cards = await asyncio.to_thread(self._read_cards, there, others)
+                stand_ins = self.rollouts.stand_ins(there)
+                models = {**there, **{name: replace(new, name=name) for name, new in stand_ins.items()}}
+                self._follow(models, cards | {(name, ""): cards[new.name, ""] for name, new in stand_ins.items()})
                 ready = {name: model.ready_workers > 0 for name, model in models.items()}
             self.readiness.look(ready, answering)
             self.metrics.up.set(self.backend.reachable)
 
-    def _read_cards(self, models: dict[str, LiveModel]) -> Cards:
-        """What the models take, from their archives: not on the event loop."""
-        others = {of: model_card(of[0], self.backend.archive(model)) for of, model in self.backend.others.items()}
-        return others | {(name, ""): model_card(name, self.backend.archive(model)) for name, model in models.items()}
+    def _read_cards(self, models: Mapping[str, LiveModel], others: Mapping[tuple[str, str], LiveModel]) -> Cards:
+        """What the models take: not on the event loop."""
+        cards = {of: self.backend.card(model) for of, model in others.items()}
+        return cards | {(name, ""): self.backend.card(model) for name, model in models.items()}
 
     def _follow(self, models: dict[str, LiveModel], cards: Cards) -> None:
         """Have the traffic of these models, and nothing of those that are gone."""

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from slotwise.backends.interface import ANOTHER_DEFAULT, BackendAnswer, BackendRequest, Refused, by_default
+from slotwise.backends.catalog import UNKNOWN, ModelCard
+from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
@@ -53,15 +53,18 @@ class LocalBackend:
         return await served.answer(request)
 
     def _asked(self, request: BackendRequest) -> ServedModel:
-        """The version that is to answer. Raises Refused: 404, or 503 where the default takes something else meanwhile."""
+        """The version that is to answer. Raises Refused: 404, or 503 where what is there takes something else."""
         served, read_for = self.loaded.find(request.model, request.version), request.read_for
-        if request.version or read_for is None or served.settings.version == read_for.version:
+        if read_for is None:
             return served
-        with contextlib.suppress(Refused):
-            return self.loaded.find(request.model, read_for.version)
-        if read_for.fits(served.settings.archive):
-            return served
-        raise Refused(503, ANOTHER_DEFAULT, retry_after_s=1)
+        found = [served]
+        if not request.version and served.settings.version != read_for.version:
+            with contextlib.suppress(Refused):
+                found.insert(0, self.loaded.find(request.model, read_for.version))
+        for one in found:
+            if read_for.fits(one.settings.card):
+                return one
+        raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
 
     def wait_s(self, model: str, count: int) -> float:
         """By what the batches of its default version have cost."""
@@ -77,9 +80,12 @@ class LocalBackend:
         self._looked_at = time.monotonic()
         self.looks += 1
 
-    def archive(self, model: LiveModel) -> Path:
-        """Its file in the model store."""
-        return self.record.model_store / Path(model.archive).name
+    def card(self, model: LiveModel) -> ModelCard:
+        """See Backend: as it was registered, whatever is in the model store by now."""
+        with contextlib.suppress(Refused):
+            card: ModelCard = self.loaded.find(model.name, model.version).settings.card
+            return card
+        return UNKNOWN  # it has gone meanwhile
 
     def about(self) -> dict[str, Any]:
         """This host, for the page's status strip."""

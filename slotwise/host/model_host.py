@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from slotwise import log_format
 from slotwise.archive.guarding.foreign import TERMS, need_worker
 from slotwise.archive.inspection import unpacked
+from slotwise.backends.catalog import inspected_card
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints, LinePrints, Prints
@@ -58,6 +59,7 @@ class OwnHost:
     def register(self, model: HostedModel, *, default: bool) -> None:
         """Unpack the archive and start its workers."""
         need_worker(model.info, "this host", HOST)
+        card = inspected_card(model.info)
         shutil.rmtree(self._model_dir(model), ignore_errors=True)
         model_dir = unpacked(model.info, self._model_dir(model))
         settings = ModelSettings(
@@ -83,6 +85,7 @@ class OwnHost:
             **self.wishes(model),
             name_worker=partial(self.worker_name, model),
             histories=self.record.state_dir / "histories",
+            card=card,
         )
 
         async def serve() -> None:

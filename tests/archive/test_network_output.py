@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from slotwise.archive.build import build
+from slotwise.backends.catalog import model_card
 from slotwise.errors import SlotwiseError
-from slotwise.frontend.catalog import model_card
 from tests.support.archives import unproven
 from tests.worker.serving import Served
 
@@ -183,7 +183,7 @@ def test_who_asks_for_every_score_gets_the_graphs_own_numbers_too(
     assert full.get("outputs", full["scores"]) == pytest.approx(LOGITS[:columns].tolist(), abs=1e-5)
     if not output:
         assert full["scores"] == pytest.approx(LIKELY.tolist(), abs=1e-5)
-    card = model_card("net", folder / "store" / "net.mar")
+    card = model_card(folder / "store" / "net.mar")
     assert (card.scores, card.own_output) == (len(labels) or -1, "y")
 
 
@@ -193,7 +193,7 @@ def test_a_handler_of_ones_own_says_nothing_of_scores(tmp_path: Path) -> None:
         'name = "own"\nhandler = "own.py"\n[input]\nshape = [4]\n[weights]\nonnx = "net.onnx"\n'
     )
     products(tmp_path / "net.onnx")
-    card = model_card("own", build(tmp_path, tmp_path / "store", prove=unproven))
+    card = model_card(build(tmp_path, tmp_path / "store", prove=unproven))
     assert (card.scores, card.own_output) == (0, "")
 
 

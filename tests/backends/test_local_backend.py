@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from slotwise.backends.catalog import UNKNOWN
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.host import model_versions
@@ -43,22 +44,32 @@ def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings
 
 
 def test_what_was_read_for_a_version_is_answered_by_it_or_not_at_all(settings: ModelSettings) -> None:  # noqa: F811
-    """Another one may have become the default meanwhile, which takes something else."""
-    one, two, anything = Served(settings), Served(replace(settings, version="2")), None
+    """Another one may have become the default meanwhile, which takes something else, or have come under the same version."""
+    one, two, anything = Served(replace(settings, card="one")), Served(replace(settings, version="2", card="two")), None
     loaded = ModelVersions({"m": {"2": two, "1": one}})  # type: ignore[dict-item]
     backend = LocalBackend(loaded, anything, 1, lambda: [])  # type: ignore[arg-type]
-    read = BackendRequest("m", 0.0, read_for=ReadFor("1", lambda archive: False), target="/predictions/m?a=b")
+    read = BackendRequest("m", 0.0, read_for=ReadFor("1", lambda card: card == "one"), target="/predictions/m?a=b")
     asyncio.run(backend.answer(read))
     asyncio.run(backend.answer(BackendRequest("m", 0.0)))
     assert (len(one.asked), len(two.asked)) == (1, 1)
-    assert read.to_model("other").read_for is None
+    loaded.by_name["m"]["1"] = Served(replace(settings, card="another one"))  # type: ignore[assignment]
+    with pytest.raises(Refused, match="takes something else"):
+        asyncio.run(backend.answer(replace(read, version="1")))
     del loaded.by_name["m"]["1"]
-    for version, status in (("", 503), ("1", 404)):
+    for version, status in (("", 503), ("1", 404), ("2", 503)):
         with pytest.raises(Refused) as refused:
             asyncio.run(backend.answer(replace(read, version=version)))
         assert refused.value.status == status
-    asyncio.run(backend.answer(replace(read, read_for=ReadFor("1", lambda archive: True))))
+    asyncio.run(backend.answer(replace(read, read_for=ReadFor("1", lambda card: card == "two"))))
     assert (len(one.asked), len(two.asked)) == (1, 2)
+
+
+def test_what_runs_says_what_it_takes_whatever_the_model_store_has(settings: ModelSettings) -> None:  # noqa: F811
+    """`slotwise build` overwrites an archive that is registered, and nothing of it runs yet."""
+    anything: Any = None
+    backend = LocalBackend(ModelVersions({"m": {"1": Served(replace(settings, card="its own"))}}), anything, 1, lambda: [])  # type: ignore[dict-item]
+    lives: list[Any] = [SimpleNamespace(name=name, version="1", archive="m.mar") for name in "mn"]
+    assert (backend.card(lives[0]), backend.card(lives[1])) == ("its own", UNKNOWN)
 
 
 def test_nothing_that_a_handler_counts_ends_the_metrics_or_fills_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

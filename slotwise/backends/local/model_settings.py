@@ -26,7 +26,8 @@ class ModelSettings:
     repeatable: whether its author lets a request be sent twice. pieces: its guarded handler sends pieces of its answers.
     sequences: its requests belong to some. tickets: none may wait for a worker. name_worker(): a name for a new worker; "" for
     one of its own.
-    histories: where what led to a worker's death is written; None: nowhere.
+    histories: where what led to a worker's death is written; None: nowhere. card: what the archive takes (ModelCard), as it was
+    read when it was registered.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelSettings:
     tickets: bool = False
     name_worker: Callable[[], str] = lambda: ""
     histories: Path | None = None
+    card: Any = None
 
     @property
     def module(self) -> str:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from slotwise.backends.interface import ANOTHER_DEFAULT, MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
+from slotwise.backends.catalog import UNKNOWN, ModelCard, described_card, model_card
+from slotwise.backends.interface import ANOTHER_ARCHIVE, MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.race import ModelCopies, Race
@@ -55,6 +56,7 @@ class RemoteBackend:
         self.registry = CollectorRegistry()
         self.copy_metrics = CopyMetrics(self.registry)
         self._copies: dict[str, ModelCopies] = {}
+        self._cards: dict[tuple[str, str], tuple[str, ModelCard]] = {}  # and the archives' names, by model and version
         self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
         self._switched_at = self._looked_at = float("-inf")
         self._retired: set[Upstream] = set()
@@ -101,7 +103,7 @@ class RemoteBackend:
             # An answer, not Refused: the race tries once more after a pause.
             return BackendAnswer(503, [], b"the model server's token could not be renewed")
         if answer.status == 404 and not answer.from_slot and target != request.target:
-            raise Refused(503, ANOTHER_DEFAULT, retry_after_s=1)
+            raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
         if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
             return BackendAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer
@@ -191,12 +193,23 @@ class RemoteBackend:
         kept = {OTHER, *self.models, *(name for name, copies in self._copies.items() if copies.permits.in_use)}
         self._copies = {name: copies for name, copies in self._copies.items() if name in kept}
         self.copy_metrics.keep(kept)
+        there = {(name, model.version) for name, model in self.models.items()} | self.others.keys()
+        self._cards = {of: card for of, card in self._cards.items() if of in there}
 
     # For the page, the API and the metrics.
 
-    def archive(self, model: LiveModel) -> Path:
-        """Where the server has a model's archive; nowhere while there is no server."""
-        return self.upstream.record.model_store / Path(model.archive).name if self.upstream else Path(model.archive)
+    def card(self, model: LiveModel) -> ModelCard:
+        """See Backend. Its workers say what they run. While its file is gone or another one, what was read last holds."""
+        store = self.upstream.record.model_store if self.upstream else Path()
+        file, runs = store / Path(model.archive).name, {str(one.got.get("archive") or "") for one in model.workers} - {""}
+        of = (model.name, model.version)
+        card, (archive, kept) = model_card(file, runs), self._cards.get(of, ("", None))
+        if card is None and kept is not None and archive == model.archive and (not runs or kept.content in runs):
+            return kept
+        if card is None:
+            return UNKNOWN if file.exists() else described_card(model.name)
+        self._cards[of] = model.archive, card
+        return card
 
     def about(self) -> dict[str, Any] | None:
         """The server, for the page's status strip."""

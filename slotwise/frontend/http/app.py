@@ -17,9 +17,9 @@ from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
+from slotwise.backends.catalog import ModelCard
 from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import OWN
-from slotwise.frontend.catalog import ModelCard
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slotwise.backends.catalog import ModelCard
 from slotwise.backends.exchange import ReadFor
 from slotwise.backends.interface import BackendRequest, Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission.key_rates import AccessKey
-from slotwise.frontend.catalog import ModelCard, model_card
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.protocols.records import ModelInput
 
@@ -56,7 +56,7 @@ def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInpu
     name, live = request.model, gateway.models.get(request.model)
     version, model = request.version or (live.version if live else ""), model_input(gateway, name, request.version)
     if live is not None:
-        request.read_for = ReadFor(version, lambda archive: _input_of(model_card(name, archive)) == model)
+        request.read_for = ReadFor(version, lambda card: _input_of(card) == model)
     return version, model
 
 

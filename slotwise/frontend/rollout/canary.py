@@ -12,7 +12,6 @@ import os
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
@@ -219,15 +218,15 @@ class Rollouts:
         """The roll-out of the model that a request is for."""
         return self.by_model.get(request.model)
 
-    def with_stand_ins(self, models: Mapping[str, LiveModel]) -> dict[str, LiveModel]:
-        """The server's models, and while one that is rolled out has no READY worker, its new archive's under its name."""
-        with_new = dict(models)
+    def stand_ins(self, models: Mapping[str, LiveModel]) -> dict[str, LiveModel]:
+        """The new archive's model, by the name of each one that is rolled out and has no READY worker."""
+        found = {}
         for model, canary in self.by_model.items():
             new = models.get(canary.record.new)
             there = model in models and models[model].ready_workers > 0
             if new is not None and new.ready_workers > 0 and not there:
-                with_new[model] = replace(new, name=model)
-        return with_new
+                found[model] = new
+        return found
 
     def shown(self) -> list[dict[str, Any]]:
         """All of them, for /status."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise.backends.catalog import inspected_card
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.management.models import HostedModel, Observation
@@ -57,6 +58,7 @@ class RayModelHost:
             target_s=model.profile.latency_p99_ms / 1000,
             repeatable=model.info.model.get("hedge", True) is not False,
             histories=self.record.state_dir / "histories",
+            card=inspected_card(model.info),
         )
 
         async def serve() -> None:

@@ -1,15 +1,19 @@
-"""Find out what a model takes, for the page: from its archive, else from the model.toml of its name on this machine."""
+"""Find out what a model takes: from the archive that runs, else from the model.toml of its name on this machine."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.inspection import MANIFEST_BYTES
+from slotwise.archive.packaging import DIGESTS
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.bench import bodies
 from slotwise.bench.bodies import RequestBody
@@ -44,6 +48,7 @@ class ModelCard:
     again. shape: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it
     gives to who asks for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
     columns: of a table, each one's name and kind. inputs, outputs: of named tensors, each one's name, numpy's dtype, and shape.
+    content: of which archive, as its workers report it (ArchiveInfo.content); "": nobody says.
     """
 
     takes: str = "file"
@@ -60,19 +65,46 @@ class ModelCard:
     columns: tuple[tuple[str, str], ...] = ()
     inputs: tuple[NamedShape, ...] = ()
     outputs: tuple[NamedShape, ...] = ()
+    content: str = ""
 
 
-def model_card(name: str, archive: Path) -> ModelCard:
-    """The card of a model; the empty card where nothing is known of it."""
+UNKNOWN = ModelCard(hedge=False)
+
+
+def model_card(archive: Path, runs: Collection[str] = ()) -> ModelCard | None:
+    """The card of an archive; None where it cannot be read, or is none of `runs` (ModelCard.content), where that is known."""
     try:
-        return _model_card(name, archive, archive.stat().st_mtime_ns)
+        about = archive.stat()
     except OSError:
-        return _model_card(name, None, 0)
+        return None
+    found = _model_card(archive, (about.st_mtime_ns, about.st_ino))
+    return None if found is None or (runs and found.content not in runs) else found
+
+
+def inspected_card(info: ArchiveInfo) -> ModelCard:
+    """The card of what was inspected. Raises SlotwiseError where another archive has taken its place since."""
+    card = model_card(info.path, [info.content])
+    if card is None:
+        raise SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
+    return card
+
+
+def described_card(name: str) -> ModelCard:
+    """The card by the model.toml of this name on this machine, where no archive is there."""
+    try:
+        spec = load_spec(project.model_folder(name)).model_dump()
+    except SlotwiseError:
+        return UNKNOWN
+    return _card({"model": spec}, LANGUAGES, name)
 
 
 @lru_cache(maxsize=256)
-def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
-    about, languages = _carried(archive) if archive else _described(name)
+def _model_card(archive: Path, _changed: tuple[int, int]) -> ModelCard | None:
+    carried = _carried(archive)
+    return carried and _card(*carried)
+
+
+def _card(about: Mapping[str, Any], languages: list[str], examples: str, content: str = "") -> ModelCard:
     spec = about["model"]
     scores = about.get("scores")
     takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
@@ -87,11 +119,12 @@ def _model_card(name: str, archive: Path | None, _changed: int) -> ModelCard:
         draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
         side=shape[-1] if shape else 0,
         languages=languages if takes == "translation" else [],
-        examples=_examples(str(archive) if archive else name),
+        examples=_examples(examples),
         hedge=bool(spec.get("hedge", True)),
         inputs=_named(spec, "inputs") if takes == "tensors" else (),
         outputs=_named(spec, "outputs") if takes == "tensors" else (),
         columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
+        content=content,
     )
 
 
@@ -100,22 +133,24 @@ def _named(spec: Mapping[str, Any], part: str) -> tuple[NamedShape, ...]:
     return tuple((one["name"], one["dtype"], tuple(one["shape"])) for one in listed)
 
 
-def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str]]:
-    """The archive's slotwise.json and the languages of its weights; nothing known for an archive of another tool."""
+def _carried(archive: Path) -> tuple[Mapping[str, Any], list[str], str, str] | None:
+    """The archive's slotwise.json, the languages of its weights, itself, and its content; None where it cannot be read.
+
+    Nothing is known of what an archive of another tool takes.
+    """
+    content = ""
     try:
         with zipfile.ZipFile(archive) as mar:
+            if DIGESTS in mar.namelist():
+                content = hashlib.sha256(read_small(mar, DIGESTS, MANIFEST_BYTES)).hexdigest()
             about = json.loads(read_small(mar, "slotwise.json"))
             weights = json.loads(read_small(mar, WEIGHTS)) if WEIGHTS in mar.namelist() else {}
-            return {**about, "model": dict(about["model"])}, list(weights.get("languages", LANGUAGES))
-    except (*DAMAGE, LookupError, TypeError, RuntimeError):
-        return {"model": {}}, []
-
-
-def _described(name: str) -> tuple[Mapping[str, Any], list[str]]:
-    try:
-        return {"model": load_spec(project.model_folder(name)).model_dump()}, LANGUAGES
-    except SlotwiseError:
-        return {"model": {}}, []
+            about = {**about, "model": dict(about["model"])}
+            return about, list(weights.get("languages", LANGUAGES)), str(archive), content
+    except (LookupError, TypeError, json.JSONDecodeError, RuntimeError):
+        return {"model": {}}, [], str(archive), content
+    except DAMAGE:
+        return None
 
 
 def _examples(model: str) -> dict[str, RequestBody]:
