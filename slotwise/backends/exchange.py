@@ -76,7 +76,7 @@ def nobody() -> None:
 
 @dataclass(frozen=True)
 class ReadFor:
-    """What a request's body was made for: a version of its model. fits(card): whether it is the same for that ModelCard."""
+    """What a request's body was made for: a version of its model; "": any. fits(card): whether a ModelCard wants the same."""
 
     version: str
     fits: Callable[[Any], bool]
@@ -148,7 +148,12 @@ class BackendRequest:
     def to_model(self, name: str) -> Self:
         """The same request to a model of another name, with headers of its own: whoever answers may change them."""
         target = f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}"
-        return replace(self, model=name, target=target, headers=dict(self.headers), read_for=None)
+        read_for = self.read_for and replace(self.read_for, version="")
+        return replace(self, model=name, target=target, headers=dict(self.headers), read_for=read_for)
+
+    def suits(self, name: str) -> bool:
+        """Whether its body is what that model wants, too, as far as is known."""
+        return self.read_for is None
 
     def has_place(self) -> bool:
         """Whether there is room for it, so that nobody else has to give way."""

@@ -137,7 +137,7 @@ def _carried_out(client: ManagementClient, share: CanaryShare, plan: RolloutPlan
 def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say: Say) -> str:
     """Go from step to step. Raises RolloutRejected."""
     model, new = share.record.model, share.record.new
-    judge, seen = Judge(), dict[tuple[int, int], int]()
+    judge, seen, unsuited = Judge(), dict[tuple[int, int], int](), False
     for step in plan.steps:
         _same_workers(client, share.record)
         share.write(percent=plan.percent(step))
@@ -148,6 +148,9 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
             time.sleep(POLL_S)
             counted = share.counted()
             _weigh(judge, counted, seen)
+            if counted.get("unsuited") and not unsuited:
+                say(f"requests of the Open Inference Protocol stay at the old archive: {new} takes or gives something else")
+                unsuited = True
             judged = judge.judgement()
             if judged.worse:
                 raise RolloutRejected(

@@ -180,7 +180,7 @@ class Forward:
         request.check()
         request.sent_at = time.monotonic()
         canary = self.gateway.rollouts.of(request)
-        if canary is None or request.pieces is not None:  # what was sent cannot be taken back
+        if canary is None:
             return await self._ask(request, receive)
         return await canary.answer(request, lambda either: self._ask(either, receive))
 

@@ -94,6 +94,7 @@ class Gateway:
         self.rollouts = Rollouts()
         self._traffic: dict[str, ModelTraffic] = {}
         self.readiness = Readiness()
+        self._rollout_records: Sequence[RolloutRecord] = ()
         self._followed = 0  # the backend's looks, when its models were followed last
         self._cards: Cards = {}
         self._lock = asyncio.Lock()
@@ -198,18 +199,20 @@ class Gateway:
     async def refresh(self, max_age_s: float) -> None:
         """Have the backend look at what is there where that is older than `max_age_s`, and follow what it has seen."""
         async with self._lock:
-            self.rollouts.follow(await asyncio.to_thread(self.rollout_records))
+            records = await asyncio.to_thread(self.rollout_records)
             answering = {name for name, traffic in self._traffic.items() if traffic.answered}
-            await self.backend.look(max_age_s)
+            await self.backend.look(max_age_s if records == self._rollout_records else 0)
             if self.backend.looks == self._followed:
+                self.rollouts.follow(records)
                 return
             self._followed = self.backend.looks
             for name in answering:
                 self._traffic[name].answered = False
-            ready = None
-            if self.backend.reachable:
-                there, others = self.backend.models, self.backend.others
-                cards = await asyncio.to_thread(self._read_cards, there, others)
+            ready, there, others = None, self.backend.models, self.backend.others
+            cards = await asyncio.to_thread(self._read_cards, there, others) if self.backend.reachable else None
+            self._rollout_records = records
+            self.rollouts.follow(records)  # once it is known what their new archives take
+            if cards is not None:
                 stand_ins = self.rollouts.stand_ins(there)
                 models = {**there, **{name: replace(new, name=name) for name, new in stand_ins.items()}}
                 self._follow(models, cards | {(name, ""): cards[new.name, ""] for name, new in stand_ins.items()})

@@ -159,6 +159,11 @@ class InferenceRequest(BackendRequest):
                 headers["traceparent"] = record.way.traceparent
         return record
 
+    def suits(self, name: str) -> bool:
+        """See BackendRequest."""
+        gateway = self.gateway
+        return self.read_for is None or (name in gateway.models and self.read_for.fits(gateway.card(name)))
+
     def has_place(self) -> bool:
         """Whether the model's queue has room for it."""
         return not self.traffic.limit.full

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.catalog import ModelCard
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.rollout import canary
 from slotwise.frontend.rollout.canary import Canary
@@ -159,6 +161,128 @@ async def test_while_one_of_both_is_not_there_the_other_answers(make_front: Make
     assert (await front.predict()).status_code == 200
     front.server.models = {}
     assert (await front.predict()).status_code == 404
+
+
+async def became(record: RolloutRecord, there: str, ours: bool, **given: Any) -> tuple[int, list[str]]:
+    """The status of a request while one of both is there, and which were asked. ours: our own host refuses the other."""
+    models = list[str]()
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        models.append(request.model)
+        if request.model == there:
+            return BackendAnswer(200, [], b"")
+        if ours:
+            raise Refused(404, "there is no such model")
+        return BackendAnswer(404, [], b"")
+
+    try:
+        answer = await Canary(record).answer(BackendRequest("digits", 0.0, "id", "/predictions/digits", **given), send)
+        return answer.status, models
+    except Refused as refused:
+        return refused.status, models
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(
+    ("there", "record"),
+    [
+        ("digits", wanted(100)),
+        ("digits--new", wanted(0, interrupted=True)),
+        ("digits", wanted(100, phase="replacing", interrupted=True)),
+        ("digits--new", wanted(0, phase="leaving")),
+    ],
+)
+async def test_while_one_of_both_is_not_there_the_other_answers_on_whichever_server(
+    there: str, record: RolloutRecord, ours: bool
+) -> None:
+    assert (await became(record, there, ours))[0] == 200
+    assert (await became(record, "neither", ours))[0] == 404
+
+
+@pytest.mark.parametrize("ours", [True, False])
+async def test_a_stream_goes_to_the_new_archive_only_while_the_old_one_is_replaced_or_is_not_there(ours: bool) -> None:
+    """What was sent cannot be taken back. While it is replaced, no stream keeps the old one busy for ever."""
+    stream: Any = object()
+    for record, there, asked_models in (
+        (wanted(100), "digits", ["digits"]),
+        (wanted(100, shadow=True), "digits", ["digits"]),
+        (wanted(100, phase="replacing"), "digits--new", ["digits--new"]),
+        (wanted(0, interrupted=True), "digits--new", ["digits", "digits--new"]),
+        (wanted(100, phase="replacing", interrupted=True), "digits", ["digits--new", "digits"]),
+    ):
+        assert await became(record, there, ours, pieces=stream) == (200, asked_models)
+
+    async def broken(request: BackendRequest) -> BackendAnswer:
+        assert request.model == "digits--new"  # not again by the old one: some of it may have been sent
+        raise Refused(500, "in the middle")
+
+    with pytest.raises(Refused, match="in the middle"):
+        await Canary(wanted(100, phase="replacing", interrupted=True)).answer(
+            BackendRequest("digits", 0.0, "id", "/predictions/digits", pieces=stream), broken
+        )
+
+
+async def test_a_stream_is_part_of_a_roll_out(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await fronted(make_front, 100, [], phase="replacing")
+    names = list[str]()
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        names.append(request.model)
+        return BackendAnswer(200, [], b"")
+
+    async def never() -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(front.backend, "answer", answer)
+    stream: Any = object()
+    until = asyncio.get_running_loop().time() + 60
+    whole = InferenceRequest("digits", until, "id", "/predictions/digits", gateway=front.gateway, pieces=stream)
+    await Forward(front.gateway)._answer(whole, never)
+    assert names == ["digits--new"]
+
+
+@pytest.mark.parametrize("shadow", [False, True])
+async def test_what_was_read_for_the_old_archive_goes_to_the_new_one_only_where_that_wants_the_same(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, shadow: bool
+) -> None:
+    front = await fronted(make_front, 100, [], shadow=shadow)
+    found = front.gateway.rollouts.by_model["digits"]
+    inputs = [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]
+    for takes, reached, unsuited in (("picture", {"digits", "digits--new"}, 0), ("text", {"digits"}, 1)):
+        cards = {("digits", ""): ModelCard("picture"), ("digits--new", ""): ModelCard(takes)}
+        monkeypatch.setattr(front.gateway, "_cards", cards)
+        front.server.seen.clear()
+        assert (await front.client.post("/v2/models/digits/infer", json={"inputs": inputs})).status_code == 200
+        while found._copies:
+            await asyncio.sleep(0.001)
+        assert set(asked(front)) == (reached if shadow else {"digits--new"} & reached or {"digits"})
+        assert {seen.body for seen in front.server.seen} == {b'{"b64": "aGk="}'}
+        assert found.shown()["unsuited"] == unsuited
+
+
+async def test_nothing_that_the_new_archive_would_misread_goes_there_though_the_old_one_is_gone() -> None:
+    read = ReadFor("1.0", lambda card: False)
+    assert await became(wanted(100), "digits", True, read_for=read) == (200, ["digits"])
+    assert await became(wanted(100), "digits--new", True, read_for=read) == (503, ["digits"])
+    assert await became(wanted(100, phase="replacing"), "digits", True, read_for=read) == (503, [])
+    copy = BackendRequest("digits", 0.0, read_for=ReadFor("1.0", lambda card: True), target="/predictions/digits").to_model(
+        "other"
+    )
+    assert copy.read_for is not None
+    assert (copy.read_for.version, copy.read_for.fits(None)) == ("", True)
+
+
+async def test_a_roll_outs_step_holds_once_it_is_known_what_the_new_archive_takes(make_front: MakeFront) -> None:
+    """The server was looked at a moment ago, and had another archive of that name then."""
+    front = await make_front(StandIn(models={"digits": 1}))
+    front.server.models["digits--new"] = 1
+    front.gateway.rollout_records = lambda: (wanted(50),)
+    await front.gateway.refresh(60)
+    assert front.gateway.rollouts.by_model["digits"].record.percent == 50
+    assert "digits--new" in front.gateway.models
+    looks = front.backend.looks
+    await front.gateway.refresh(60)
+    assert front.backend.looks == looks
 
 
 async def test_nothing_goes_to_the_old_archive_while_it_is_replaced(make_front: MakeFront) -> None:

@@ -1,7 +1,8 @@
 """A share of a model's requests goes to another archive of it, registered under a name of its own; both are compared.
 
 `slotwise rollout` writes a record for each model (record.py); the gateway follows it. What the new archive fails at, or
-has no place for, is answered by the old one, and while one of the two is not there the other answers.
+has no place for, is answered by the old one, and while one of the two is not there the other answers. What was read for the
+old one goes to the new one only where that wants the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
@@ -38,6 +39,7 @@ class Canary:
     def __init__(self, record: RolloutRecord, clock: Callable[[], float] = time.monotonic) -> None:
         self.record, self._clock = record, clock
         self.differing = self.compared = 0  # of the shadows' answers
+        self.unsuited = 0  # requests that the new archive did not get, because it takes something else
         self.comparison = Comparison(record.window_s, clock)
         self._copies: set[asyncio.Task[None]] = set()
 
@@ -55,8 +57,11 @@ class Canary:
     def chosen(self, request: BackendRequest) -> bool:
         """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
 
-        A request that names a version goes to an archive of that version, and is in the share only where both have it.
+        A request that names a version goes to an archive of that version, and is in the share only where both have it. A
+        stream is in none, because what was sent cannot be taken back: it goes to the new archive once that replaces the old.
         """
+        if request.pieces is not None and self.record.phase != "replacing":
+            return False
         old, new = self.record.versions
         if request.version and (old, new) != (request.version, request.version):
             return request.version == new and not self.record.shadow and request.version != old
@@ -64,7 +69,7 @@ class Canary:
 
     def _group(self, request: BackendRequest) -> Which | None:
         """Whose group of the comparison this request is in: both are equally large, and beside each other."""
-        if request.version and self.record.versions != (request.version, request.version):
+        if request.pieces is not None or (request.version and self.record.versions != (request.version, request.version)):
             return None
         share = round(self.share * BUCKETS)
         size, bucket = min(share, BUCKETS - share), _bucket(request)
@@ -82,24 +87,21 @@ class Canary:
         self._turn_window()
         if self.record.shadow:
             return await self._shadowed(request, send)
+        if not request.suits(self.record.new):
+            self.unsuited += self.chosen(request)
+            return await self._unsuited(request, send)
         group, copy = self._group(request), request.to_model(self.record.new)
         if not self.chosen(request):
             return await self._from_old(request, copy, send, group)
-        failure: BackendAnswer | Refused
         _leaves_with(request, copy)
-        try:
-            failure = await self._counted(group, copy, send)
-        except Refused as refused:
-            failure = refused
+        failure = await self._counted(group, copy, send)
         request.sent = copy.sent
-        if self._old_may_answer(failure):
-            answer = await send(request)
+        if self._old_may_answer(request, failure):
+            answer = await _outcome(request, send)
             if not _missing(answer):
                 request.sent = "again"
-                return answer
-        if isinstance(failure, Refused):
-            raise failure
-        return failure
+                return _answer(answer)
+        return _answer(failure)
 
     async def _from_old(self, request: Sent, copy: Sent, send: Ask[Sent], group: Which | None) -> BackendAnswer:
         """The old archive's answer; while that is not there, the new one's."""
@@ -108,32 +110,33 @@ class Canary:
         answer = await self._counted(group, request, send)
         if _missing(answer) and request.version in ("", self.record.versions[1]):
             _leaves_with(request, copy)
-            other = await send(copy)
+            other = await _outcome(copy, send)
             if not _missing(other):
                 request.sent = "again"
-                return other
-        return answer
+                return _answer(other)
+        return _answer(answer)
 
-    def _old_may_answer(self, failure: BackendAnswer | Refused) -> bool:
+    async def _unsuited(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
+        """The old archive's answer to what the new one would misread. Raises Refused while the old one is not there."""
+        answer = None if self._being_replaced else await _outcome(request, send)
+        if answer is None or _missing(answer):
+            raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
+        return _answer(answer)
+
+    def _old_may_answer(self, request: BackendRequest, failure: BackendAnswer | Refused) -> bool:
         """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
-        if isinstance(failure, BackendAnswer) and _missing(failure):
+        if _missing(failure):
             return True
-        if self._being_replaced:
+        if self._being_replaced or request.pieces is not None:
             return False
         return failure.status >= 500 or _no_place(failure) or (isinstance(failure, BackendAnswer) and not failure.good)
 
-    async def _counted(self, group: Which | None, request: Sent, send: Ask[Sent]) -> BackendAnswer:
-        """Send it, and count what becomes of it in the group that it is in."""
+    async def _counted(self, group: Which | None, request: Sent, send: Ask[Sent]) -> BackendAnswer | Refused:
+        """What becomes of it, counted in the group that it is in."""
         started = self._clock()
-        outcome: BackendAnswer | Refused
-        try:
-            outcome = await send(request)
-        except Refused as refused:
-            outcome = refused
+        outcome = await _outcome(request, send)
         if group:
             self._count(group, outcome, self._clock() - started)
-        if isinstance(outcome, Refused):
-            raise outcome
         return outcome
 
     def _count(self, group: Which, outcome: BackendAnswer | Refused, seconds: float) -> None:
@@ -147,15 +150,12 @@ class Canary:
     async def _shadowed(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """The old archive's answer. Once the client has it, the new one is asked as well, and both are compared as a pair."""
         started = self._clock()
-        try:
-            answer: BackendAnswer | Refused = await send(request)
-        except Refused as refused:
-            answer = refused
-        if self.chosen(request):
+        answer = await _outcome(request, send)
+        if self.chosen(request) and not request.suits(self.record.new):
+            self.unsuited += 1
+        elif self.chosen(request):
             self._copy(request.to_model(self.record.new), answer, self._clock() - started, send)
-        if isinstance(answer, Refused):
-            raise answer
-        return answer
+        return _answer(answer)
 
     def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
         if len(self._copies) >= SHADOWS or not copy.has_place() or not copy.kept_apart():
@@ -165,9 +165,7 @@ class Canary:
         async def compare() -> None:
             started = self._clock()
             try:
-                other: BackendAnswer | Refused = await send(copy)
-            except Refused as refused:
-                other = refused
+                other = await _outcome(copy, send)
             except ClientGone:
                 return
             self._count("old", answer, seconds)
@@ -193,6 +191,7 @@ class Canary:
         keys = ("model", "new", "phase", "percent", "shadow", "step", "interrupted")
         kept = {key: getattr(self.record, key) for key in keys}
         counts = {"windows": self.comparison.windows, "compared": self.compared, "differing": self.differing}
+        counts["unsuited"] = self.unsuited
         return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), **counts}
 
 
@@ -242,9 +241,23 @@ def _bucket(request: BackendRequest) -> int:
     return zlib.crc32(request.identity.encode()) % BUCKETS
 
 
-def _missing(answer: BackendAnswer) -> bool:
-    """Whether the server has no such model."""
-    return answer.status == MISSING and not answer.from_slot
+async def _outcome(request: Sent, send: Ask[Sent]) -> BackendAnswer | Refused:
+    try:
+        return await send(request)
+    except Refused as refused:
+        return refused
+
+
+def _answer(outcome: BackendAnswer | Refused) -> BackendAnswer:
+    """The same. Raises Refused."""
+    if isinstance(outcome, Refused):
+        raise outcome
+    return outcome
+
+
+def _missing(outcome: BackendAnswer | Refused) -> bool:
+    """Whether there is no such model: a server behind answers that, our own host refuses it."""
+    return outcome.status == MISSING and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
 def _no_place(outcome: BackendAnswer | Refused) -> bool:
