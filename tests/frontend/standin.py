@@ -7,6 +7,7 @@
     died       500 without a slot: its worker died; dead is 507, where SIGKILL ended it
     full       503 without a slot
     gone       Ray's own 500: no worker had the request
+    moved      404: the model has not the version that is named
     drop       close the connection without an answer
     slow       answer after `slow_s`
     hang       never answer, and keep the connection open
@@ -34,6 +35,11 @@ from slotwise.server.lifecycle import Ports, ServerRecord
 SLOT = {"x-batch-size": "4", "x-batch-slot": "1", "x-decode-ms": "1.50", "x-inference-ms": "2.50"}
 DEAD = {"code": 507, "type": "InternalServerException", "message": "Worker died."}
 FULL = {"code": 503, "type": "ServiceUnavailableException", "message": "no worker to serve inference request."}
+MOVED = {
+    "code": 404,
+    "type": "ModelVersionNotFoundException",
+    "message": "Model version: 1.0 does not exist for model: digits",
+}
 NO_NAME = {"code": 500, "type": "InternalServerException", "message": "java.lang.IllegalArgumentException: empty name"}
 NO_TOKEN = {"code": 400, "type": "InvalidKeyException", "message": "Token Authorization failed."}
 
@@ -170,6 +176,7 @@ class StandIn:
             "died": (500, {**DEAD, "code": 500}, {}),
             "dead": (507, DEAD, {}),
             "full": (503, FULL, {}),
+            "moved": (404, MOVED, {}),
             "bad": (400, _error(400), SLOT),
             "fault": (500, _error(500), SLOT),
             "late": (504, {"error": {"code": 504, "message": "the deadline had passed when the request was read"}}, SLOT),

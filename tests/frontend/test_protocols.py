@@ -6,6 +6,7 @@ import base64
 import json
 import struct
 import zipfile
+from collections import deque
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -261,6 +262,25 @@ async def test_the_versions_of_a_server_behind_are_known_or_not_read(make_front:
     await front.gateway.refresh(0)
     answer = await front.client.post("/v2/models/digits/versions/10.0/infer", json=text)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+async def test_a_server_that_knows_versions_is_told_which_one_a_request_was_read_for(make_front: MakeFront) -> None:
+    """Another one may have become the default since the gateway looked; MMS has one only, and another path."""
+    front = await make_front(StandIn(script=deque(["answer", "moved", "answer"])))
+    text = {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": ["aGk="]}]}
+
+    async def asked() -> tuple[int, str]:
+        answer = await front.client.post("/v2/models/digits/infer", json=text)
+        return answer.status_code, front.server.seen.pop().target
+
+    assert await asked() == (200, "/predictions/digits/1.0")
+    assert await asked() == (503, "/predictions/digits/1.0")
+    assert front.backend.upstream is not None
+    front.backend.upstream.record = replace(front.backend.upstream.record, kind="mms")
+    assert await asked() == (200, "/predictions/digits")
+    front.backend.upstream.record = replace(front.backend.upstream.record, kind="torchserve")
+    front.server.models = {}
+    assert await asked() == (404, "/predictions/digits/1.0")
 
 
 async def test_a_reply_has_the_outputs_of_the_model_that_was_asked(

@@ -87,7 +87,8 @@ class RemoteBackend:
 
     async def _attempt(self, request: BackendRequest, fresh: bool) -> BackendAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
-        upstream, target = self._server(), self._target(request)
+        upstream = self._server()
+        target = _target(request, upstream.record)
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
                 answer = await _sent_with_token(upstream, request, target, fresh)
@@ -102,18 +103,11 @@ class RemoteBackend:
             log.warning("%s %s", request.identity, error)
             # An answer, not Refused: the race tries once more after a pause.
             return BackendAnswer(503, [], b"the model server's token could not be renewed")
-        if answer.status == 404 and not answer.from_slot and target != request.target:
+        if target != request.target and own_errors.no_such_version(answer):
             raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
         if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
             return BackendAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer
-
-    def _target(self, request: BackendRequest) -> str:
-        """Path and query for the server. They name the version that a request was read for, where another could answer it."""
-        if request.version or request.read_for is None or all(model != request.model for model, _ in self.others):
-            return request.target
-        path, mark, query = request.target.partition("?")
-        return f"{path}/{request.read_for.version}{mark}{query}"
 
     def _server(self) -> Upstream:
         if self.upstream is None:
@@ -248,6 +242,15 @@ class RemoteBackend:
             task.cancel()
         for upstream in [*self._retired, *([self.upstream] if self.upstream else [])]:
             upstream.close()
+
+
+def _target(request: BackendRequest, record: ServerRecord) -> str:
+    """Path and query for the server. They name the version that a request was read for: another may be the default by now."""
+    read_for = request.read_for
+    if request.version or read_for is None or not read_for.version or record.kind == "mms":  # which knows no versions
+        return request.target
+    path, mark, query = request.target.partition("?")
+    return f"{path}/{read_for.version}{mark}{query}"
 
 
 async def _sent_with_token(upstream: Upstream, request: BackendRequest, target: str, fresh: bool) -> BackendAnswer:

@@ -6,6 +6,7 @@ from typing import Protocol
 
 UNREADABLE = b"java.lang.IllegalArgumentException"  # the front end could not take a form apart
 WRONG_TOKEN = b"InvalidKeyException"
+NO_VERSION = b"ModelVersionNotFoundException"
 SIGKILLED = 507  # TorchServe's word for a worker that SIGKILL ended
 
 
@@ -31,6 +32,11 @@ def token_refused(answer: _OwnError) -> bool:
 def wrong_token(answer: _OwnError) -> bool:
     """Whether TorchServe says that it does not know the token, or that it has expired."""
     return answer.status == 400 and not answer.from_slot and WRONG_TOKEN in answer.body
+
+
+def no_such_version(answer: _OwnError) -> bool:
+    """Whether the server has the model, but not in the version that the path names."""
+    return answer.status == 404 and not answer.from_slot and NO_VERSION in answer.body
 
 
 def form_unreadable(answer: _OwnError) -> bool:
