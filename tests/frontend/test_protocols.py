@@ -19,7 +19,10 @@ from hypothesis import strategies as st
 
 from slotwise.backends.catalog import ModelCard
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.frontend.grpc import open_inference as open_inference_grpc
+from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.open_inference import NO_SEQUENCE
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
 from slotwise.frontend.protocols.records import MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer, RecordBody
 
@@ -133,6 +136,24 @@ def test_a_request_that_fits_nothing_is_refused(content: Any, status: int) -> No
     with pytest.raises(ProtocolFault) as fault:
         read(content)
     assert fault.value.status == status
+
+
+def test_a_sequence_is_not_dropped_in_silence() -> None:
+    """Over gRPC neither; a model that keeps state would take its requests for somebody else's."""
+    one = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    whole = json.dumps({"parameters": {"sequence_id": 7, "sequence_start": True}, "inputs": [one]}).encode()
+    message = CLASSES["ModelInferRequest"](model_name="m", raw_input_contents=[b"\1\0\0\0a"])
+    message.inputs.add(name="x", datatype="BYTES", shape=[1])
+    assert len(open_inference_grpc.request(message, ModelInput()).records) == 1
+    message.parameters["sequence_id"].int64_param = 7
+    any_model = ModelInput()
+    for read in (
+        lambda: open_inference.request(whole, None, any_model),
+        lambda: open_inference_grpc.request(message, any_model),
+    ):
+        with pytest.raises(ProtocolFault, match=NO_SEQUENCE) as refused:
+            read()
+        assert refused.value.status == 400
 
 
 def test_numbers_for_a_model_of_pictures_are_refused() -> None:

@@ -31,8 +31,6 @@ STREAM_INFER = "ModelStreamInfer"
 MOST_AT_ONCE = 16  # requests of one call
 LONGEST_ID = 1024  # characters, of what every response repeats
 ID = CLASSES["ModelInferRequest"].DESCRIPTOR.fields_by_name["id"].number
-SEQUENCE = "sequence_id"
-NO_SEQUENCE = "sequence_id is not read here: name the sequence in the call's metadata, by the header that HTTP has"
 
 
 class InferStream(RequestStream):
@@ -128,9 +126,7 @@ class _StreamedRequest(RequestOfStream):
         return await answering
 
     def _parameters(self, given: Mapping[str, Any]) -> None:
-        """Read those of the message. Raises ProtocolFault where one would change the answer, and is not known."""
-        if SEQUENCE in given:
-            raise ProtocolFault(NO_SEQUENCE)
+        """Read those of the message."""
         self.wants_end = open_inference_grpc.WANTS_END in given and given[open_inference_grpc.WANTS_END].bool_param
 
     def _failed(self, status: int, message: str) -> None:

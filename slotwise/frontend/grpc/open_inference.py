@@ -63,7 +63,8 @@ def request(message: Any, model: ModelInput) -> InferRequest:
     binary = raw[0] if len(raw) == 1 else b"".join(raw)
     sent_records = open_inference.read_records(given, memoryview(binary), model)
     outputs = [{"name": output.name} for output in message.outputs]
-    wanted = dict.fromkeys(open_inference.wanted({"outputs": outputs}, model), bool(raw))
+    asked = {"outputs": outputs, "parameters": dict.fromkeys(message.parameters)}
+    wanted = dict.fromkeys(open_inference.wanted(asked, model), bool(raw))
     return infer_request(sent_records, message.id, wanted, model)
 
 

@@ -33,6 +33,8 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "
 LENGTH = "inference-header-content-length"
 NUMBER_BYTES = 88  # of one in JSON: parsed, in two lists, in two arrays, in its record
 ANY_MODEL = ModelInput()
+SEQUENCE = "sequence_id"
+NO_SEQUENCE = "sequence_id is not read here: name the sequence by the header that HTTP has, over gRPC in the call's metadata"
 TEXT_COPIES = 3  # of a text in its record, escaped
 _DATATYPE = re.compile(rb'"datatype"\s*:\s*"(\w+)"').findall
 
@@ -93,9 +95,14 @@ def _length(text: str, most: int) -> int:
 
 
 def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
-    """The outputs that a request wants, and which of them as binary data. Raises ProtocolFault."""
-    known = output_types(model)
-    binary = parameters(content).get("binary_data_output") is True
+    """The outputs that a request wants, and which of them as binary data.
+
+    Raises ProtocolFault, also for a parameter that would change the answer and is not read.
+    """
+    known, given = output_types(model), parameters(content)
+    if SEQUENCE in given:
+        raise ProtocolFault(NO_SEQUENCE)
+    binary = given.get("binary_data_output") is True
     outputs = content.get("outputs") or [{"name": name} for name in known]
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
         raise ProtocolFault("outputs is no list of objects")
