@@ -188,7 +188,7 @@ class RemoteBackend:
         self._copies = {name: copies for name, copies in self._copies.items() if name in kept}
         self.copy_metrics.keep(kept)
         there = {(name, model.version) for name, model in self.models.items()} | self.others.keys()
-        self._cards = {of: card for of, card in self._cards.items() if of in there}
+        self._cards = {of: card for of, card in list(self._cards.items()) if of in there}  # a thread adds to it
 
     # For the page, the API and the metrics.
 
@@ -201,7 +201,7 @@ class RemoteBackend:
         if card is None and kept is not None and archive == model.archive and (not runs or kept.content in runs):
             return kept
         if card is None:
-            return UNKNOWN if file.exists() else described_card(model.name)
+            return UNKNOWN if file.is_file() else described_card(model.name)
         self._cards[of] = model.archive, card
         return card
 
