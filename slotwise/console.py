@@ -49,19 +49,20 @@ def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> N
     rendered = render()
     for part in rendered if isinstance(rendered, list) else [rendered]:
         if part is not None:
-            out().print(part, soft_wrap=isinstance(part, str))
+            out().print(part, soft_wrap=isinstance(part, str), markup=False)  # it may have others' words
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:
     """A rich table. A column of numbers is aligned to the right."""
     from rich.table import Table  # noqa: PLC0415  slow to import
+    from rich.text import Text  # noqa: PLC0415  slow to import
 
-    rich_table = Table(title=title or None, title_justify="left")
+    rich_table = Table(title=Text(title) if title else None, title_justify="left")
     numeric = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(columns))]
     for name, right in zip(columns, numeric, strict=True):
         rich_table.add_column(name, justify="right" if right else "left")
     for row in rows:
-        rich_table.add_row(*[str(cell) for cell in row])
+        rich_table.add_row(*[Text(str(cell)) for cell in row])  # as it is: a cell may have others' words
     return rich_table
 
 
@@ -76,4 +77,4 @@ def progress() -> Progress:
 
 def say(message: str) -> None:
     """One line of progress on stderr."""
-    err().print(message, highlight=False, soft_wrap=True)
+    err().print(message, highlight=False, soft_wrap=True, markup=False)

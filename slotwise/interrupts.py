@@ -8,8 +8,9 @@ let_through() within, a signal lands again: put it around what takes long, insid
 handed_to(f)  within, every signal calls `f`: for an event loop, which has to end in order
 settle()      from here on signals change nothing any more: the outcome is certain
 
-It never lands in an import (a half-imported package fails in ways of its own), in `__enter__` or `__exit__` (a lock taken
-there would stay taken) or in a finalizer (Python prints the exception and drops it): it tries again a moment later.
+It never lands in an import (a half-imported package fails in ways of its own), in the lines of `__enter__` or `__exit__`
+themselves (a lock taken there would stay taken; in what they call, which may wait for long, it does) or in a finalizer (Python
+prints the exception and drops it): it tries again a moment later.
 Without `install` none of this has any effect: Python's own KeyboardInterrupt comes anywhere.
 """
 

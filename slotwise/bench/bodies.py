@@ -46,6 +46,8 @@ def content_type(path: str) -> str:
 def from_files(paths: Sequence[Path]) -> list[RequestBody]:
     """One body a file; a folder stands for the files in it."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    if not files:
+        raise SlotwiseError(f"there is no file in {', '.join(map(str, paths))}", "name files to send")
     try:
         return [RequestBody(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
     except OSError as error:
@@ -64,7 +66,10 @@ def from_mix(file: Path) -> list[RequestBody]:
     type it is the name's.
     """
     bodies: list[RequestBody] = []
-    for entry in read_toml(file).get("body", []):
+    entries = read_toml(file).get("body", [])
+    if not (isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries)):
+        raise SlotwiseError(f"{file}: its bodies are tables", 'write [[body]] and below it file = "..."')
+    for entry in entries:
         weight = entry.get("weight", 1)
         known = (
             isinstance(entry.get("file"), str) and type(weight) is int and entry.keys() <= {"file", "weight", "content_type"}

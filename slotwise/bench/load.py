@@ -188,7 +188,7 @@ class _LoadRun:
         except OSError:
             status = "connection"
             await asyncio.sleep(0.01)  # do not ask a server that is gone a million times a second
-        batch_size, decode_ms, inference_ms = (float(headers.get(f"x-{name}", 0)) for name in HANDLER_HEADERS)
+        batch_size, decode_ms, inference_ms = (_number(headers.get(f"x-{name}", "")) for name in HANDLER_HEADERS)
         finished_s = self.now()
         latency_s = finished_s - due_s
         self.samples.append(
@@ -267,3 +267,12 @@ def rounded(measured: LoadResult) -> dict[str, Any]:
     numbers = asdict(replace(measured, latencies_ms=()))
     del numbers["latencies_ms"]
     return {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
+
+
+def _number(text: str) -> float:
+    """What a header says; 0 where it says no number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return 0.0
+    return number if math.isfinite(number) else 0.0

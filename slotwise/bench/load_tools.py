@@ -42,6 +42,8 @@ def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: Load
         raise SlotwiseError(f"{tool} is not installed", f"on Debian: apt-get install {PACKAGES[tool]}")
     if plan.rate is not None or plan.poison:
         raise SlotwiseError(f"{tool} can do neither --rate nor --poison", "leave --tool away")
+    if plan.requests is not None and tool == "wrk":
+        raise SlotwiseError("wrk counts seconds, and no --requests", "name --seconds, or leave --tool away")
     with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
         folder = Path(name)
         return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, folder)

@@ -25,8 +25,9 @@ class PromiseUntested(Exception):
 class Conversation:
     """One worker, started when it is needed, and again after a batch killed it.
 
-    good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own. distinct: the numbers
-    of good bodies of which no two have the same answer. bad: the bodies that are refused. tolerance: see separability/agree.py.
+    good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own; about[i]: its content
+    type, and those of its headers that are the same each time. distinct: the numbers of good bodies of which no two have the
+    same answer. bad: the bodies that are refused. tolerance: see separability/agree.py.
     """
 
     def __init__(
@@ -36,6 +37,7 @@ class Conversation:
         self.worker: CheckedWorker | None = None
         self.good: list[RequestBody] = []
         self.alone: list[Any] = []
+        self.about: list[dict[str, str]] = []
         self.distinct: list[int] = []
         self.bad: list[RequestBody] = []
 
@@ -73,6 +75,11 @@ class Conversation:
             self.distinct.append(len(self.good))
         self.good.append(body)
         self.alone.append(value)
+        about = _about(answer)
+        if len(about) > 1:
+            again = _about(self.ask([body])[0])
+            about = {name: said for name, said in about.items() if again.get(name) == said}
+        self.about.append(about)
         return True
 
     def learn_variants(self) -> None:
@@ -114,6 +121,10 @@ class Conversation:
             raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
         value = answer.value()
         if self.same(value, number):
+            about = _about(answer)
+            for name, alone in self.about[number].items():
+                if about.get(name) != alone:
+                    raise PromiseBroken(f"{where} got {name} {about.get(name, 'nothing')[:80]!r}; alone it gets {alone[:80]!r}")
             return
         whose = self._whose(sent, slot, value)
         raise PromiseBroken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
@@ -132,6 +143,10 @@ class Conversation:
         if len(poisoned) == len(sent):
             return f"a batch of {len(sent)} bad bodies"
         return f"a batch of {len(sent)}" + (f" ({', '.join(poisoned[:2])})" if poisoned else "")
+
+
+def _about(answer: SlotAnswer) -> dict[str, str]:
+    return {"content-type": answer.content_type} | answer.kept_headers()
 
 
 def _short(answer: SlotAnswer) -> str:

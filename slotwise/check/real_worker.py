@@ -15,7 +15,7 @@ from slotwise import __version__
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.framed_worker import FramedWorker
 from slotwise.check.worker_process import CheckedWorker, WorkerFault
-from slotwise.check.worker_protocol import SlotAnswer, load_message, predict_message, read_answers, read_status
+from slotwise.check.worker_protocol import SlotAnswer, WrongIds, load_message, predict_message, read_answers, read_status
 from slotwise.errors import SlotwiseError
 
 SERVERS = {"torchserve": ("ts", "torchserve"), "mms": ("mms", "multi-model-server")}  # kind: its package, its distribution
@@ -89,6 +89,8 @@ class RealWorker(CheckedWorker):
             answers = read_answers(self.connection)
         except TimeoutError as error:
             raise WorkerFault(f"no answer in {self.timeout_s:.0f} s") from error
+        except WrongIds as wrong:
+            raise WorkerFault(str(wrong)) from wrong
         except OSError as error:
             raise WorkerFault(f"the worker ended{self.reason(log_size)}") from error
         if code != 200:

@@ -17,6 +17,10 @@ from slotwise.bench.bodies import RequestBody
 END = struct.pack("!i", -1)
 
 
+class WrongIds(Exception):
+    """The ids of the answers are not those of the requests."""
+
+
 @dataclass(frozen=True)
 class SlotAnswer:
     """One slot's answer, as the front end would send it to the client."""
@@ -27,11 +31,18 @@ class SlotAnswer:
     headers: dict[str, str] = field(default_factory=dict)
 
     def value(self) -> Any:
-        """The body as JSON, or as text where it is not JSON."""
-        try:
-            return json.loads(self.body)
-        except ValueError:
-            return self.body.decode("utf-8", "replace")
+        """The body as JSON; as text where it is not JSON, and as it is where it is not text."""
+        for read in (json.loads, bytes.decode):
+            try:
+                return read(self.body)
+            except ValueError:
+                continue
+        return self.body
+
+    def kept_headers(self) -> dict[str, str]:
+        """Its headers without what is the batch's: its place there, and times."""
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return {name: value for name, value in headers.items() if not (name.startswith("x-batch-") or name.endswith("-ms"))}
 
 
 def load_message(kind: str, model_dir: str, name: str, handler: str, batch_size: int, io_name: str) -> bytes:
@@ -44,7 +55,7 @@ def predict_message(bodies: Sequence[RequestBody]) -> bytes:
     """The message that carries one batch."""
     message = b"I"
     for i, body in enumerate(bodies):
-        message += _text(f"check-{i}") + _text("Content-Type") + _text(body.content_type) + END
+        message += _text(_id(i)) + _text("Content-Type") + _text(body.content_type) + END
         if body.field is not None:
             message += _text(body.field) + _text(body.content_type) + _text(body.data)
         message += END
@@ -57,16 +68,30 @@ def read_status(connection: socket.socket) -> tuple[int, str]:
 
 
 def read_answers(connection: socket.socket) -> list[SlotAnswer]:
-    """Read the slots that follow the status, in order."""
-    answers = []
+    """Read the slots that follow the status, by the ids in front of them: the front end sends each to whose id that is.
+
+    Raises WrongIds where these are not those of the batch, each once.
+    """
+    answers: dict[str, SlotAnswer] = {}
     while (length := _integer(connection)) != -1:
-        _exactly(connection, length)  # the request's id
+        name = _exactly(connection, length).decode("utf-8", "replace")
         content_type = _string(connection).decode()
         code = _integer(connection)
         _string(connection)  # the reason phrase
         headers = {_string(connection).decode(): _string(connection).decode() for _ in range(_integer(connection))}
-        answers.append(SlotAnswer(code, _string(connection), content_type, headers))
-    return answers
+        twice = name in answers
+        answers[name] = SlotAnswer(code, _string(connection), content_type, headers)
+        if twice:
+            raise WrongIds(f"two answers have the id of one request, {name[:40]!r}")
+    asked = [_id(i) for i in range(len(answers))]
+    if set(asked) != answers.keys():
+        raise WrongIds(f"an answer has the id of no request: {min(answers.keys() - set(asked))[:40]!r}")
+    return [answers[name] for name in asked]
+
+
+def _id(number: int) -> str:
+    """The id of a request of the batch."""
+    return f"check-{number}"
 
 
 def _text(value: str | bytes) -> bytes:

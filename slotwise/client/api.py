@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
+TRIES = 5  # with a token each
 
 
 class Transport(httpx.HTTPTransport):
@@ -75,14 +76,14 @@ class Api:
         headers: Mapping[str, str] | None = None,
         stream: bool = False,
     ) -> httpx.Response:
-        """The server's answer, whatever its status. A refused token is looked up again, once.
+        """The server's answer, whatever its status. A refused token is looked up again, as long as there is another.
 
         stream: the body of a good answer is not read yet, and the answer has to be closed. Raises SlotwiseError where no server
         answers.
         """
         query = {key: str(value) for key, value in (params or {}).items() if value is not None}
         auth = auth_headers(self.record, self.kind)
-        for attempt in (1, 2):
+        for attempt in range(TRIES):
             try:
                 all_headers = {**(headers or {}), **auth}
                 request = self.http.build_request(method, path, params=query, content=content, headers=all_headers)
@@ -97,8 +98,8 @@ class Api:
                 raise SlotwiseError(
                     f"no server answers at {self.http.base_url}: {error}", "`slotwise serve MODEL` starts one"
                 ) from error
-            fresh = auth_headers(self.record, self.kind) if attempt == 1 and was_refused(response) else auth
-            if fresh == auth:
+            fresh = auth_headers(self.record, self.kind) if was_refused(response) else auth
+            if fresh == auth or attempt == TRIES - 1:
                 break
             auth = fresh
         return response

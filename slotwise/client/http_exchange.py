@@ -140,6 +140,7 @@ class HttpExchange(asyncio.Protocol):
         if status == 101:
             raise ValueError("the server changes to another protocol")
         if status < 200:  # 100 Continue: the answer is still to come
+            self._in_body = False
             return
         assert self.transport is not None
         sent = not self.transport.get_write_buffer_size()

@@ -2,19 +2,23 @@
 
 There is one valid token of each kind, and a renewal makes the last one worthless for everybody else. So a
 token is read from the server's key_file.json each time, renewed only when it has expired, and when one is refused the file
-is read again first: somebody else may have renewed it. MMS has no tokens.
+is read again first: somebody else may have renewed it. Only one renews at a time, and who has waited for that reads again.
+MMS has no tokens.
 """
 
 from __future__ import annotations
 
 import json
+import threading
 import time
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 import httpx
 
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import locked
 
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
@@ -24,6 +28,7 @@ TokenKind = Literal["inference", "management"]
 MARGIN = timedelta(seconds=5)
 AGAIN_S = 0.1
 REFUSED = ("InvalidKeyException",)
+_renewing = threading.Lock()
 
 
 def token(record: ServerRecord, kind: TokenKind) -> str | None:
@@ -33,10 +38,16 @@ def token(record: ServerRecord, kind: TokenKind) -> str | None:
     """
     if record.kind == "mms":
         return None
-    keys = _keys(record)
-    entry = keys.get(kind, {})
+    entry = _keys(record).get(kind, {})
     if _expired(entry):
-        return _renew(record, kind, keys)
+        with ExitStack() as alone:
+            alone.enter_context(_renewing)
+            with suppress(OSError):  # a folder that is not ours
+                alone.enter_context(locked(record.state_dir / "key_file.json"))
+            keys = _keys(record)
+            entry = keys.get(kind, {})
+            if _expired(entry):
+                return _renew(record, kind, keys)
     return str(entry["key"])
 
 

@@ -67,8 +67,6 @@ def inspect(path: Archive, as_json: Json = False) -> None:
     data["separability"] = [verdict.to_json() for verdict in info.separability]
 
     def render() -> Any:
-        from rich.markup import escape
-
         version = info.manifest.get("archiverVersion")
         packed_by = f"torch-model-archiver {version}" if version else "another tool"
         typer.echo(f"{info.name} {info.version}, handler {info.handler}, packaged by {packed_by}")
@@ -86,7 +84,7 @@ def inspect(path: Archive, as_json: Json = False) -> None:
         if graph := info.model.get("options", {}).get("onnx"):
             about = ", ".join(f"{key} {inspection.shown(str(graph.get(key)))}" for key in ("batch", "opset", "input"))
             typer.echo(f"onnx graph: {about}")
-        rows = [[escape(entry.name), entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
+        rows = [[entry.name, entry.size_bytes, f"{entry.sha256[:16]}..."] for entry in info.entries]
         return table("", ["file", "bytes", "sha256"], rows)
 
     emit({**data, "foreign": lines, "guard": proof.to_json() if proof else None}, as_json, render)

@@ -61,6 +61,9 @@ def bench(
     if records is not None:
         bodies = [with_records(one, records) for one in bodies]
     if offline:
+        if stream or rate or interval or poison or requests or figure or tool != "slotwise":
+            without = "--stream, --rate, --interval, --poison, --requests, --figure and --tool"
+            raise typer.BadParameter(f"it goes without {without}", param_hint="--offline")
         _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_, min(seconds, 2.0), csv, as_json)
         return
     from slotwise.bench.load import LoadPlan
@@ -124,7 +127,7 @@ def _finish(model: str, results: list[LoadResult], csv: Path | None, figure: Pat
     rows = report.as_json(results)
     emit({"model": model, "loads": rows}, as_json, lambda: report.load_table(model, results))
     for note in report.load_notes(results):
-        say(note) if as_json else out().print(note, highlight=False)
+        say(note) if as_json else out().print(note, highlight=False, markup=False)
     if csv:
         report.write_csv(csv, rows)
     if figure:

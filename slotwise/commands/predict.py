@@ -12,9 +12,10 @@ import typer
 
 from slotwise.commands.options import Name
 from slotwise.console import Json, emit
+from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
-    import httpx
+    from slotwise.client.inference import InferenceClient
 
 AT_ONCE = 32
 
@@ -40,7 +41,6 @@ def predict(
     from concurrent.futures import ThreadPoolExecutor
 
     from slotwise.client.inference import InferenceClient
-    from slotwise.errors import SlotwiseError
     from slotwise.server.lifecycle import need
 
     try:
@@ -52,14 +52,13 @@ def predict(
             _print_pieces(pieces, as_json)
         return
     with InferenceClient(need(name)) as client, ThreadPoolExecutor(min(AT_ONCE, len(files))) as pool:
-        answers = list(pool.map(lambda body: client.predict(model, body), bodies))
-    results = [_result(file, answer) for file, answer in zip(files, answers, strict=True)]
+        results = list(pool.map(lambda file, body: _result(file, client, model, body), files, bodies))
 
     def render() -> None:
         for result in results:
             answer = result["answer"]
             text = answer if isinstance(answer, str) else json.dumps(answer, ensure_ascii=False)
-            status = "" if result["status"] == 200 else f"HTTP {result['status']} "
+            status = {200: "", None: "error: "}.get(result["status"], f"HTTP {result['status']} ")
             typer.echo(f"{result['file']}: {status}{text}")
 
     emit(results, as_json, render)
@@ -84,7 +83,12 @@ def _print_pieces(pieces: Iterator[dict[str, Any]], as_json: bool) -> None:
             sys.stdout.write("\n")
 
 
-def _result(file: Path, response: httpx.Response) -> dict[str, Any]:
+def _result(file: Path, client: InferenceClient, model: str, body: bytes) -> dict[str, Any]:
+    """One file's answer, or why there is none: that is no other file's trouble."""
+    try:
+        response = client.predict(model, body)
+    except SlotwiseError as error:
+        return {"file": str(file), "status": None, "answer": error.message, "headers": {}}
     try:
         answer = response.json()
     except ValueError:

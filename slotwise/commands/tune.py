@@ -93,7 +93,7 @@ def simulate(
         for way, one in found.items():
             for change in one["changes"]:
                 text = f"{way}, at {change['at']:.0f} s: {change['before']} workers -> {change['after']}: {change['words']}"
-                out().print(text, highlight=False, soft_wrap=True)
+                out().print(text, highlight=False, soft_wrap=True, markup=False)
         return table("", ["linger", *(name.replace("_", " ") for name in columns)], rows)
 
     emit(found, as_json, render)
@@ -241,10 +241,10 @@ def _written(outcome: TuneResult, directory: Path | None) -> Path:
 
 
 def _show(outcome: TuneResult, page: Path, changed: list[str]) -> Any:
-    out().print(f"{'winner' if outcome.winner else 'target not met'}: {outcome.reason}", highlight=False)
+    out().print(f"{'winner' if outcome.winner else 'target not met'}: {outcome.reason}", highlight=False, markup=False)
     for line in changed:
-        out().print(line, highlight=False)
-    out().print(f"report: {page}", highlight=False, soft_wrap=True)
+        out().print(line, highlight=False, markup=False)
+    out().print(f"report: {page}", highlight=False, soft_wrap=True, markup=False)
     finalists, ratios = (outcome.decision.finalists, outcome.decision.ratios) if outcome.decision else ((), {})
     known = {"no parameters": outcome.default, "profile": outcome.profile, "winner": outcome.winner}
     rows = [

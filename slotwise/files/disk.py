@@ -186,7 +186,8 @@ def explain(error: OSError, candidates: Iterable[Path]) -> SlotwiseError:
     if error.filename:
         return no_space(Path(os.fsdecode(error.filename)))
     present = [folder for folder in candidates if folder.exists()]
-    return no_space(next((folder for folder in present if shutil.disk_usage(folder).free < FULL_BYTES), Path.cwd()))
+    full = next((folder for folder in present if shutil.disk_usage(folder).free < FULL_BYTES), None)
+    return no_space(full) if full else SlotwiseError(f"the output cannot be written: {error.strerror}")
 
 
 def file_system(path: Path) -> str:

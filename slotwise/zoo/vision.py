@@ -86,7 +86,7 @@ def export(
     progress.advance(task)
     for engine, verdict in measured["engines"].items():
         if not verdict["passed"]:
-            progress.console.print(f"{spec.name}: {engine} differs: {verdict['why']}", highlight=False)
+            progress.console.print(f"{spec.name}: {engine} differs: {verdict['why']}", highlight=False, markup=False)
     return measured
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from slotwise.bench.bodies import from_files, from_mix
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from tests.standin import answer, standin
@@ -120,3 +121,18 @@ def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:
     assert isinstance(told.exception, SlotwiseError)
     assert "400" in told.exception.message
     assert "too plain" in told.exception.message
+
+
+@pytest.mark.parametrize(
+    "option", [("--figure", "f.png"), ("--rate", "5"), ("--poison", "0.5"), ("--tool", "wrk"), ("--requests", "3")]
+)
+def test_offline_ignores_no_option(body: Path, option: tuple[str, str]) -> None:
+    assert RUN.invoke(build_app(), ["bench", "m", "--offline", "--body", str(body), *option]).exit_code == 2
+
+
+def test_a_folder_without_a_file_is_no_body(tmp_path: Path) -> None:
+    with pytest.raises(SlotwiseError, match="there is no file in"):
+        from_files([tmp_path])
+    (tmp_path / "mix.toml").write_text('body = "x"')
+    with pytest.raises(SlotwiseError, match="tables"):
+        from_mix(tmp_path / "mix.toml")

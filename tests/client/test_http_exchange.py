@@ -92,6 +92,14 @@ async def test_a_chunked_answer_and_one_after_100_continue() -> None:
         assert exchange.usable
 
 
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"])
+async def test_an_interim_answer_is_none(interim: bytes) -> None:
+    async with server(interim, close=True) as port:
+        exchange = await connected("127.0.0.1", port)
+        with pytest.raises(ConnectionError):
+            await exchange.ask(HEAD, b"x")
+
+
 @pytest.mark.parametrize("head", [b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n"])
 async def test_an_answer_may_end_with_the_connection(head: bytes) -> None:
     async with server(head + b"until the end", close=True) as port:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -228,6 +230,28 @@ def test_an_expired_token_is_renewed_with_the_key_that_does_not_expire(
 
     monkeypatch.setattr(httpx, "get", renew)
     assert token(torchserve, "management") == "new-management"
+
+
+def test_threads_that_find_it_expired_renew_it_once(torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_keys(torchserve.state_dir, "old", minutes=-1)
+    renewed: list[str] = []
+
+    def renew(url: str, **given: Any) -> httpx.Response:
+        renewed.append(url)
+        time.sleep(0.01)
+        write_keys(torchserve.state_dir, f"new{len(renewed)}")
+        return httpx.Response(200, request=httpx.Request("GET", url))
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        time.sleep(0.005)
+        valid = json.loads((torchserve.state_dir / "key_file.json").read_text())["inference"]["key"]
+        known = request.headers["Authorization"] == f"Bearer {valid}"
+        return httpx.Response(200) if known else httpx.Response(400, json=REFUSED)
+
+    monkeypatch.setattr(httpx, "get", renew)
+    with InferenceClient(torchserve, transport=httpx.MockTransport(answer)) as client, ThreadPoolExecutor(16) as pool:
+        statuses = list(pool.map(lambda _: client.predict("m", b"").status_code, range(16)))
+    assert (statuses, len(renewed)) == ([200] * 16, 1)
 
 
 def test_a_valid_token_is_not_renewed_and_mms_has_none(torchserve: ServerRecord, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""What `check` compares: all that a slot's answer is, and whose it is."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from slotwise.bench.bodies import RequestBody
+from slotwise.check.conversation import Conversation, PromiseBroken
+from slotwise.check.promises import answers, partial
+from slotwise.check.worker_protocol import SlotAnswer, WrongIds, read_answers
+
+BODIES = [RequestBody(b"good%d" % i, "application/octet-stream", name=f"example {i}") for i in range(1, 5)]
+
+
+class Worker:
+    """Answers each body right alone; in a batch `mix` may change what the slots get."""
+
+    def __init__(self, mix: Any) -> None:
+        self.mix, self.asked = mix, 0
+
+    def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
+        self.asked += 1
+        own = [
+            SlotAnswer(
+                200,
+                b"\xff" + body.data[-1:] * 3 + b"\x90",
+                f"kind/{body.name[-1]}",
+                {"Owner": body.name, "x-total-ms": "1", "Date": str(self.asked)},
+            )
+            for body in bodies
+        ]
+        return self.mix(own) if len(own) > 1 else own
+
+    def logged_exception(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+def rotated(own: list[SlotAnswer], *fields: str) -> list[SlotAnswer]:
+    mates = own[1:] + own[:1]
+    return [
+        SlotAnswer(**{**vars(one), **{name: vars(mate)[name] for name in fields}}) for one, mate in zip(own, mates, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("field", ["body", "content_type", "headers"])
+def test_whatever_a_slot_gets_of_its_mate_is_seen(field: str) -> None:
+    talk = Conversation(lambda: Worker(lambda own: rotated(own, field)), BODIES, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    with pytest.raises(PromiseBroken, match="slot 0"):
+        partial(talk)
+
+
+def test_times_and_headers_that_differ_each_time_are_nobodys() -> None:
+    talk = Conversation(lambda: Worker(lambda own: own), BODIES, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    partial(talk)
+    assert talk.about[0].keys() == {"content-type", "owner"}
+
+
+def test_an_answer_is_its_whose_id_is_in_front_of_it() -> None:
+    def slot(name: bytes, body: bytes) -> bytes:
+        head = struct.pack("!i", len(name)) + name + struct.pack("!i", 10) + b"text/plain" + struct.pack("!i", 200)
+        return head + struct.pack("!i", 2) + b"OK" + struct.pack("!ii", 0, len(body)) + body
+
+    def read(*slots: bytes) -> list[bytes]:
+        front, worker = socket.socketpair()
+        with front, worker:
+            worker.sendall(b"".join(slots) + struct.pack("!i", -1))
+            return [one.body for one in read_answers(front)]
+
+    assert read(slot(b"check-1", b"of 1"), slot(b"check-0", b"of 0")) == [b"of 0", b"of 1"]
+    for wrong in ([b"check-0", b"check-0"], [b"check-0", b"check-7"], [b"check-0", b"\xff"]):
+        with pytest.raises(WrongIds):
+            read(*(slot(name, b"x") for name in wrong))

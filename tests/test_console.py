@@ -1,0 +1,16 @@
+"""What is printed is what was said, whatever it looks like to rich."""
+
+from __future__ import annotations
+
+import pytest
+
+from slotwise.console import emit, say, table
+
+
+def test_words_in_brackets_stay(capsys: pytest.CaptureFixture[str]) -> None:
+    say("loading /data/[old]/m.mar [/7]")
+    emit({}, False, lambda: ["no model at [/data/x]", table("of [/a]", ["[b]name"], [["[/c]"]])])
+    printed = capsys.readouterr()
+    assert printed.err.strip() == "loading /data/[old]/m.mar [/7]"
+    for words in ("no model at [/data/x]", "of [/a]", "[/c]"):
+        assert words in printed.out
