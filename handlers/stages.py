@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker import BatchHandler, Headers, Settings
+from slotwise.worker import BatchHandler, Request, Settings
 from slotwise.worker.stages.stage_chain import load_chain
 
 
 class Stages(BatchHandler):
-    """An item is a body with its headers: the first stage decodes it."""
+    """An item is a body with its headers and its request's number: the first stage decodes it."""
+
+    numbers = itertools.count()
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         return load_chain(model_dir, settings)
@@ -22,8 +25,11 @@ class Stages(BatchHandler):
     def example(self) -> Any:
         return None
 
-    def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [(body, dict(headers))]
+    def read(self, request: Request) -> list[Any]:
+        if request.unclear:
+            raise request.unclear
+        number = next(self.numbers)
+        return [(body, dict(request.headers), number) for body in request.bodies]
 
     def collate(self, items: list[Any]) -> list[Any]:
         return items

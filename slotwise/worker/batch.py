@@ -24,13 +24,15 @@ TOO_MANY_GUILTY = Refusal.of(ModelFault(f"the model failed on {MOST_GUILTY} inpu
 class Row:
     """One item, and what became of it.
 
-    owner: the slot of the request that it belongs to. item: what the model was asked last. decoded: the same as it was decoded,
-    where a hook may have changed `item`; None where no hook has seen it. output: what the model gave, where `error` is None.
-    error: why there is no output. result: what `encode` made of the output, or its refusal.
+    owner: whose turns it takes, and whose guilty rows it counts among: its slot, unless the batch knows better (Batch.owners).
+    slot: of the request that it belongs to, where it is in a Batch. item: what the model was asked last. decoded: the same as
+    it was decoded, where a hook may have changed `item`; None where no hook has seen it. output: what the model gave, where
+    `error` is None. error: why there is no output. result: what `encode` made of the output, or its refusal.
     """
 
     owner: int
     item: object
+    slot: int = -1
     decoded: object = field(default=None, init=False)
     output: object = field(default=None, init=False)
     error: Refusal | None = field(default=NOT_RUN, init=False)
@@ -84,11 +86,13 @@ class Tally:
 class Batch:
     """One batch on its way through the stages of the pipeline. It lives for one call, and nothing of it is kept.
 
-    requests: the n requests. slots: one a request. rows: the m rows, in the order of their owners. tally: what the model ran.
+    requests: the n requests. owners: whose each is, where one client asks for several of them; None: each is its own.
+    slots: one a request. rows: the m rows, in the order of their slots. tally: what the model ran.
     decode_ms, inference_ms, total_ms: milliseconds.
     """
 
     requests: Sequence[Request]  # [n]
+    owners: Sequence[int] | None = None  # [n]
     slots: list[Slot] = field(init=False)  # [n]
     rows: list[Row] = field(default_factory=list)  # [m]
     tally: Tally = field(default_factory=Tally)
@@ -111,13 +115,13 @@ class Batch:
 
     def accept(self, i: int, decoded: Sequence[object]) -> None:
         """Take the items that request i decoded to. A SlotError among them stays in its record's place and costs no row."""
-        slot = self.slots[i]
+        slot, owner = self.slots[i], i if self.owners is None else self.owners[i]
         if len(decoded) == 1 and not isinstance(decoded[0], SlotError):  # nearly every request
-            row = Row(i, decoded[0])
+            row = Row(owner, decoded[0], i)
             slot.records, slot.unencoded = [row], 1
             self.rows.append(row)
             return
-        slot.records = [Refusal.of(item) if isinstance(item, SlotError) else Row(i, item) for item in decoded]
+        slot.records = [Refusal.of(item) if isinstance(item, SlotError) else Row(owner, item, i) for item in decoded]
         rows = [record for record in slot.records if isinstance(record, Row)]
         slot.unencoded = len(rows)
         self.rows += rows
@@ -127,6 +131,6 @@ class Batch:
         self.slots[i].error = Refusal.of(error)
 
     def ids(self, rows: Iterable[Row] | None = None) -> list[str]:
-        """The ids of all requests, or of those that own these rows, for the log."""
-        slots = range(self.n) if rows is None else dict.fromkeys(row.owner for row in rows)
+        """The ids of all requests, or of those that sent these rows, for the log."""
+        slots = range(self.n) if rows is None else dict.fromkeys(row.slot for row in rows)
         return [self.requests[i].id for i in slots]

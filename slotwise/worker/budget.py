@@ -40,6 +40,20 @@ def total(costs: Sequence[object]) -> Cost | None:
     return Cost(sum(cost.decode_ms for cost in known), max(cost.memory_bytes for cost in known)) if known else None
 
 
+def so_far(efforts: Sequence[float], owners: Sequence[int] | None) -> Sequence[float]:
+    """What each one's owner has asked for up to this one, its smallest first. In this order nobody waits for who asks for more.
+
+    owners: None where each has an owner of its own.
+    """
+    if owners is None:
+        return efforts
+    asked: dict[int, float] = {}
+    sums = [0.0] * len(efforts)
+    for i in sorted(range(len(efforts)), key=efforts.__getitem__):
+        sums[i] = asked[owners[i]] = asked.get(owners[i], 0.0) + efforts[i]
+    return sums
+
+
 def _sensible(number: object) -> bool:
     return isinstance(number, int | float) and math.isfinite(number) and number >= 0
 
@@ -66,12 +80,16 @@ class Budget:
         """Whether it is too late to start anything. until: decode_until, predict_until or encode_until."""
         return self.clock() >= until
 
-    def admit(self, costs: Sequence[Cost | None]) -> list[bool]:
-        """Whether each request may be decoded: the cheapest first, until the budget is spent. Without an estimate it may."""
+    def admit(self, costs: Sequence[Cost | None], owners: Sequence[int] | None = None) -> list[bool]:
+        """Whether each request may be decoded: the cheapest first, until the budget is spent. Without an estimate it may.
+
+        owners: of the requests, where one has several (so_far).
+        """
+        turns = so_far([cost.decode_ms if cost else 0.0 for cost in costs], owners)
         admitted = [True] * len(costs)
         left_ms = self.decode_ms * self.threads
-        known = [(cost.decode_ms, i, cost) for i, cost in enumerate(costs) if cost is not None]
-        for ms, i, cost in sorted(known, key=lambda entry: entry[:2]):
+        known = [(turns[i], cost.decode_ms, i, cost) for i, cost in enumerate(costs) if cost is not None]
+        for _, ms, i, cost in sorted(known, key=lambda entry: entry[:3]):
             fits = ms <= min(left_ms, self.decode_ms) and cost.memory_bytes <= DECODE_MEMORY_BYTES
             admitted[i] = fits
             left_ms -= ms if fits else 0.0

@@ -6,8 +6,8 @@
 A pipeline knows no server. A host (worker/hosts/) turns what its server gives into requests, and turns the answers into what
 its server wants.
 
-Letters: n requests, and request i has slot i; m items, one a row, and a row's owner is its slot; b rows of one call of the
-model.
+Letters: n requests, and request i has slot i; m items, one a row, and a row's owner is its slot, unless one client asks for
+several of the requests (stages/); b rows of one call of the model.
 
 What a hook returned is owned before any hook is called again, so nobody's value can become somebody else's (ownership.py).
 """
@@ -90,14 +90,17 @@ class Pipeline:
                 raise ValueError(f"the warm-up input fails: {row.error.message}")
         return pipeline
 
-    def answer(self, requests: Sequence[Request]) -> list[Answer]:
-        """Answer one batch: exactly one answer a request, in order. Raises nothing of a handler's."""
-        return self.run(requests).answers
+    def answer(self, requests: Sequence[Request], owners: Sequence[int] | None = None) -> list[Answer]:
+        """Answer one batch: exactly one answer a request, in order. Raises nothing of a handler's.
 
-    def run(self, requests: Sequence[Request]) -> Batch:
+        owners: whose each request is, where some belong together: they take turns as one, and too many guilty rows are theirs.
+        """
+        return self.run(requests, owners).answers
+
+    def run(self, requests: Sequence[Request], owners: Sequence[int] | None = None) -> Batch:
         """As `answer`, but returns the whole batch: its answers, and what they cost."""
         started = time.perf_counter()
-        batch = Batch(requests)
+        batch = Batch(requests, owners)
         budget = Budget(batch.n, self.timeout_s, self.settings.decode_budget_ms, self.decoders.threads)
         try:
             self.decode(batch, budget)
@@ -176,14 +179,15 @@ class Pipeline:
             self.dead = True
         finally:
             self.handler.predict_until = math.inf
-        for owner in batch.tally.hopeless():  # as a whole: which of its rows ran depends on who was in its batch
-            batch.slots[owner].error = TOO_MANY_GUILTY
+        if hopeless := batch.tally.hopeless():  # as a whole: which of an owner's rows ran depends on who was in its batch
+            for slot, owner in zip(batch.slots, batch.owners or range(batch.n), strict=True):
+                slot.error = slot.error or (TOO_MANY_GUILTY if owner in hopeless else None)
 
     def _run_group(self, batch: Batch, group: list[Row], budget: Budget) -> None:
         """Run one group's rows, except those whose deadline has passed."""
         due = []
         for row in group:
-            if batch.requests[row.owner].is_late:
+            if batch.requests[row.slot].is_late:
                 row.refuse(Refusal.of(DeadlineExceeded("the deadline passed before the model ran")))
             else:
                 due.append(row)
@@ -201,7 +205,7 @@ class Pipeline:
             if slot.error is not None or not slot.unencoded:
                 self._answer(slot, shared.with_slot(i, slot.request.headers.get(REQUEST_ID, "")), budget)
         for row in in_turn(batch.rows):
-            slot = batch.slots[row.owner]
+            slot = batch.slots[row.slot]
             if slot.answer is not None:
                 continue
             slot.unencoded -= 1
@@ -209,7 +213,7 @@ class Pipeline:
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
             row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
-                self._answer(slot, shared.with_slot(row.owner, slot.request.headers.get(REQUEST_ID, "")), budget)
+                self._answer(slot, shared.with_slot(row.slot, slot.request.headers.get(REQUEST_ID, "")), budget)
 
     def _answer(self, slot: Slot, headers: CheckedHeaders, budget: Budget) -> None:
         """Make one slot's answer."""

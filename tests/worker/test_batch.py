@@ -38,6 +38,13 @@ def test_records_keep_their_places_and_those_that_were_refused_cost_no_row() -> 
     assert one.slots[1].records == []
 
 
+def test_requests_of_one_owner_have_slots_of_their_own() -> None:
+    one = Batch([Request(b"")] * 3, [7, 4, 7])
+    for i in range(3):
+        one.accept(i, ["item"] * (i + 1))
+    assert [(row.owner, row.slot) for row in one.rows] == [(7, 0), (4, 1), (4, 1), (7, 2), (7, 2), (7, 2)]
+
+
 def test_a_request_is_rejected_as_a_whole() -> None:
     one = Batch([Request(b""), Request(b"", refused=BadRequest("the host's"))])
     one.reject(0, Unavailable("late"))
@@ -48,6 +55,6 @@ def test_a_request_is_rejected_as_a_whole() -> None:
 def test_whose_rows_they_are_is_said_once_each() -> None:
     one = batch()
     assert one.ids() == ["id-0", "id-1", "id-2"]
-    assert one.ids([Row(2, 0), Row(0, 0), Row(2, 0)]) == ["id-2", "id-0"]
+    assert one.ids([Row(2, 0, 2), Row(0, 0, 0), Row(7, 0, 2)]) == ["id-2", "id-0"]
     assert one.ids([]) == []
     assert (one.n, one.answers) == (3, [])

@@ -6,11 +6,18 @@ from typing import Any
 
 import pytest
 
-from slotwise.worker.budget import DECODE_MEMORY_BYTES, Budget, Cost, total
+from slotwise.worker.budget import DECODE_MEMORY_BYTES, Budget, Cost, so_far, total
 
 
 def budget(n: int = 4, timeout_s: float = 8.0, decode_ms: float = 100.0, threads: int = 1, now: float = 1000.0) -> Budget:
     return Budget(n, timeout_s, decode_ms, threads, clock=lambda: now)
+
+
+def test_what_one_owner_asks_for_counts_together() -> None:
+    costs = [Cost(20, 1)] * 6 + [Cost(30, 1), Cost(30, 1)]
+    assert budget().admit(costs) == [True] * 5 + [False] * 3, "each an owner of its own"
+    assert budget().admit(costs, [0] * 6 + [1, 2]) == [True] * 2 + [False] * 4 + [True, True]
+    assert so_far([3, 1, 2, 5], [0, 0, 1, 1]) == [4, 1, 2, 7]
 
 
 def test_the_timeout_is_cut_into_quarters_that_are_over_when_they_end() -> None:

@@ -160,6 +160,45 @@ def test_parts_of_all_requests_share_batches() -> None:
     assert max(finder.sizes) == max(reader.sizes) == 4  # eight parts of four requests
 
 
+def test_one_request_with_many_parts_takes_turns_with_the_others_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(stage_chain, "time", SimpleNamespace(monotonic=clock))
+
+    class Slow(Reader):
+        def run(self, rows: Any) -> Any:
+            clock.now += 0.02 * len(rows)
+            return super().run(rows)
+
+    whole = StageChain([started(one, 8, response_timeout_s=2) for one in (Finder(), Through(), Slow())])
+    greedy, *innocent = whole([asked(i, ["ok"] * (100 if i == 0 else 2)) for i in range(4)])
+    assert any("error" in copy for one in greedy for copy in one["answer"]), "there is time for 50 parts of 212"
+    for i, result in enumerate(innocent, 1):
+        assert is_right([{**one, "answer": one["answer"][0]["answer"]} for one in result], i, ["ok"] * 2)
+        assert all("answer" in copy for one in result for copy in one["answer"])
+
+
+def test_bad_parts_count_together_and_those_of_one_request_are_cut_apart_from_the_others() -> None:
+    finder, reader = Finder(), Reader()
+    greedy, other = chain(finder, reader)([asked(0, ["poison"] * 250 + ["refuse"]), asked(1, ["poison", "ok"])])
+    assert {one["error"]["code"] for one in greedy[:-1]} == {500}
+    assert greedy[-1]["error"]["code"] == 400
+    assert [one.get("answer") for one in other] == [None, 1001]
+    assert len(reader.sizes) < 100, "the model is asked for no more of them after sixteen"
+
+
+def test_bodies_of_one_request_have_one_owner() -> None:
+    from handlers.stages import Stages
+
+    finder, reader = Finder(), Reader()
+    whole, handler = chain(finder, reader), Stages()
+    bodies = [asked(i, ["poison"] * 5)[0] for i in range(8)]
+    items = handler.read(Request(bodies[0], Headers({}), more=bodies[1:]))
+    outputs = whole([*items, *handler.read(Request(asked(9, ["ok"])[0], Headers({})))])
+    assert {one["error"]["code"] for result in outputs[:8] for one in result} == {500}
+    assert outputs[8][0]["answer"] == 9000
+    assert len(reader.sizes) < 60
+
+
 def test_too_many_parts_and_none_at_all() -> None:
     outputs = chain(Finder(), Reader())([asked(0, ["ok"] * (MOST_PARTS + 1)), asked(1, []), asked(2, ["ok"])])
     assert (outputs[0].code, outputs[1], outputs[2][0]["answer"]) == (500, [], 2000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from slotwise.worker.batch import Batch
-from slotwise.worker.budget import Budget, Cost
+from slotwise.worker.budget import Budget, Cost, so_far
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError, TooLarge, Unavailable
 
@@ -26,7 +26,8 @@ def admit(batch: Batch, budget: Budget, cost_of: Callable[[Request], Cost | Slot
             batch.reject(i, cost)
         else:
             costs[i] = cost
-    for i, admitted in zip(costs, budget.admit(list(costs.values())), strict=True):
+    owners = batch.owners and [batch.owners[i] for i in costs]
+    for i, admitted in zip(costs, budget.admit(list(costs.values()), owners), strict=True):
         if not admitted:
             batch.reject(i, TooLarge("decoding this body would take more than this request's share of time or memory"))
     return costs
@@ -35,17 +36,15 @@ def admit(batch: Batch, budget: Budget, cost_of: Callable[[Request], Cost | Slot
 def quickest_first(batch: Batch, slots: Sequence[int], costs: Costs, budget: Budget) -> tuple[list[int], list[int]]:
     """The slots that are decoded side by side, and those that need so much memory that each is decoded alone.
 
-    A quick request waits for no slow one: both lists are sorted by the estimated time, then by the size of the body.
+    A quick request waits for no slow one: both lists are sorted by the estimated time, then by the size of the body. Where one
+    owner has several requests, they count together.
     """
 
-    sizes = [len(request.body) for request in batch.requests]
+    sizes = so_far([len(request.body) + 1 for request in batch.requests], batch.owners)
     if not costs:
         return sorted(slots, key=sizes.__getitem__), []
-
-    def effort(i: int) -> tuple[float, int]:
-        cost = costs[i]
-        return (cost.decode_ms if cost else 0.0, sizes[i])
-
-    ordered = sorted(slots, key=effort)
+    estimates = [costs.get(i) for i in range(batch.n)]
+    times = so_far([cost.decode_ms if cost else 0.0 for cost in estimates], batch.owners)
+    ordered = sorted(slots, key=lambda i: (times[i], sizes[i]))
     heavy = [i for i in ordered if budget.heavy(costs[i])]
     return [i for i in ordered if i not in heavy] if heavy else ordered, heavy

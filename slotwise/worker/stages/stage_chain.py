@@ -3,7 +3,7 @@
     b items --first stage--> parts, a list an item --next stage--> an answer a part --> b lists of answers
 
 Each stage is a whole Pipeline with its own handler, engine, isolation and budget. So a bad part costs that part, and whoever
-asked for it gets all others.
+asked for it gets all others. All parts of one request have one owner in every stage: they take turns with others as one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from slotwise.worker.slot_errors import ModelFault, SlotError, StageFault
 FOLDER = "stages"
 MOST_PARTS = 256  # of one item
 
-Asked = tuple[bytes, Mapping[str, str]]  # a body and its headers
+# A body, its headers, and a number that all bodies of one request have; without one each body is a request.
+Asked = tuple[bytes, Mapping[str, str]] | tuple[bytes, Mapping[str, str], int]
 
 
 @dataclass(frozen=True)
@@ -68,40 +69,48 @@ class StageChain:
         this worker has to end.
         """
         self.until = min(time.monotonic() + self.whole_s * 3 / 4, until + self.whole_s / 4)
-        requests = [Request(body, Headers(headers), str(i)) for i, (body, headers) in enumerate(items)]
-        answers = self._answers(0, requests)
+        requests = [Request(item[0], Headers(item[1]), str(i)) for i, item in enumerate(items)]
+        answers = self._answers(0, requests, [item[2] if len(item) > 2 else i for i, item in enumerate(items)])
         if any(pipeline.dead for pipeline in self.pipelines):
             raise RuntimeError("the engine of a stage is dead")
         return answers
 
-    def _answers(self, level: int, requests: Sequence[Request]) -> list[Any]:
-        """One result or SlotError a request, in order."""
+    def _answers(self, level: int, requests: Sequence[Request], owners: Sequence[int]) -> list[Any]:
+        """One result or SlotError a request, in order. owners: who asked for each, the same in every stage."""
         if level == len(self.pipelines) - 1:
-            return [_value(answer) for answer in self._asked(level, requests)]
-        parts = self._parts(level, requests)
-        asked = [part for own in parts if isinstance(own, list) for part in own if isinstance(part, StagePart)]
-        below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, part in enumerate(asked)]
-        answers = iter(self._answers(level + 1, below))
+            return [_value(answer) for answer in self._asked(level, requests, owners)]
+        parts = self._parts(level, requests, owners)
+        asked = [
+            (part, owner)
+            for own, owner in zip(parts, owners, strict=True)
+            if isinstance(own, list)
+            for part in own
+            if isinstance(part, StagePart)
+        ]
+        below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, (part, _) in enumerate(asked)]
+        answers = iter(self._answers(level + 1, below, [owner for _, owner in asked]))
         results: list[Any] = [own if isinstance(own, SlotError) else list(_joined(own, answers)) for own in parts]
         assert next(answers, None) is None  # each answer is somebody's
         return results
 
-    def _parts(self, level: int, requests: Sequence[Request]) -> list[list[StagePart | SlotError] | SlotError]:
+    def _parts(
+        self, level: int, requests: Sequence[Request], owners: Sequence[int]
+    ) -> list[list[StagePart | SlotError] | SlotError]:
         """What this stage hands on of each request: StageParts and errors in their places, or the request's own error."""
         self.kept = {}
-        answers = self._asked(level, requests)
+        answers = self._asked(level, requests, owners)
         kept, self.kept = self.kept, {}
         return [
             _checked(kept[request.id]) if answer.status == 200 and request.id in kept else _fault(answer)
             for request, answer in zip(requests, answers, strict=True)
         ]
 
-    def _asked(self, level: int, requests: Sequence[Request]) -> list[Answer]:
+    def _asked(self, level: int, requests: Sequence[Request], owners: Sequence[int]) -> list[Answer]:
         """What this stage answers, within its share of the time that is left: it ends when three quarters of that are over."""
         pipeline, left_s = self.pipelines[level], max(0.0, self.until - time.monotonic())
         share_s = left_s / (len(self.pipelines) - level) * 4 / 3
         pipeline.timeout_s = min(pipeline.settings.response_timeout_s, share_s)
-        return pipeline.answer(requests) if requests else []
+        return pipeline.answer(requests, owners) if requests else []
 
     def _keep(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         """In place of `respond`: the results are kept before any hook is called again."""

@@ -57,7 +57,7 @@ def alone(batch: Batch, i: int) -> Batch:
     one = Batch([batch.requests[i]])
     decoded, slot = batch.slots[i], one.slots[0]
     slot.error = decoded.error
-    slot.records = [Row(0, record.item) if isinstance(record, Row) else record for record in decoded.records]
+    slot.records = [Row(0, record.item, 0) if isinstance(record, Row) else record for record in decoded.records]
     one.rows = [record for record in slot.records if isinstance(record, Row)]
     slot.unencoded = len(one.rows)
     one.decode_ms = batch.decode_ms
