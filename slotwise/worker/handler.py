@@ -36,6 +36,7 @@ class BatchHandler:
     model_dir: Path = Path()
     engine: Any
     predict_until: float = math.inf
+    _read_alone_since: float | None = None  # on time.monotonic(): when a `read` that keeps all others out began
     _host: ClassVar[Callable[[BatchHandler], Any]]  # makes the entry point; slotwise.worker sets it: hosts import this module
 
     def load(self, model_dir: Path, settings: Settings) -> Any:

@@ -47,7 +47,8 @@ class Pipeline:
     timeout_s: of the next batch, for who has less time than the settings say.
     verdict: what is known of whether its rows keep apart.
     gone(): slots of the running batch whose answers nobody wants any more, where a host hears of that; for any thread.
-    dead: whether the host should end this worker, because the engine failed for good or too many decoders never end.
+    dead: whether the host should end this worker, because the engine failed for good, or too many decoders never end, or one
+    that no other may run beside.
     """
 
     def __init__(self, handler: BatchHandler) -> None:
@@ -117,6 +118,10 @@ class Pipeline:
                 slot.answer = slot.answer or (slot.error or fault).answer(CheckedHeaders())
         if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
+            self.dead = True
+        since = self.handler._read_alone_since
+        if since is not None and time.monotonic() - since > (budget.decode_until - budget.started) / 2:  # a slow one ends
+            logger.error("requests %s: a decoder that runs alone does not end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
         return batch

@@ -191,6 +191,29 @@ def test_preprocess_is_called_by_one_thread_at_a_time() -> None:
     assert most == [1]
 
 
+def test_a_preprocess_that_does_not_end_ends_the_worker_and_a_slow_one_does_not() -> None:
+    ends = threading.Event()
+
+    class Hangs(Misbehaving):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            if data[0]["body"] == b'"hang"':
+                ends.wait(20)
+            time.sleep(0.15)
+            return super().preprocess(data)
+
+    settings = Settings(batch_size=4, decode_threads=1, response_timeout_s=2)
+    pipeline = begin(Hangs("array"), settings).pipeline
+    slow = pipeline.answer([Request(b"1")] * 5)  # a quarter of the time is there for three of them
+    assert {answer.status for answer in slow} == {200, 503}
+    time.sleep(0.2)
+    assert [answer.status for answer in pipeline.answer([Request(b"2")] * 2)] == [200, 200]
+    assert not pipeline.dead
+    answers = pipeline.answer([Request(b"3"), Request(b'"hang"'), Request(b"5555555")])
+    ends.set()
+    assert [answer.status for answer in answers] == [200, 503, 503]
+    assert pipeline.dead, "or each later batch would wait for it in vain"
+
+
 def test_gradients_and_views_are_no_matter() -> None:
     class Network(TorchServeHandler):
         def initialize(self, context: Any) -> None:

@@ -7,6 +7,7 @@ request at a time and `postprocess` one row, each as a batch of one; only `infer
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -23,7 +24,7 @@ from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
 from slotwise.worker.ownership import owned
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.slot_errors import ModelFault, SlotError
+from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
 
 
 class OneSlotContext(StandInContext):
@@ -76,7 +77,7 @@ class TorchServeHandler(BatchHandler):
         """Turn one request into a batch of one row: an array or tensor [1, ...], a dict or tuple of such, a list of one thing.
 
         data: one dict, with `body`, or with a form's fields; JSON and text are decoded, as TorchServe does it. It is called by
-        one thread at a time.
+        one thread at a time; where one call does not end, its batch is answered, and the worker ends.
         """
         raise NotImplementedError
 
@@ -113,7 +114,7 @@ class TorchServeHandler(BatchHandler):
             **beside_a_body(request.query),
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
-        with self._one_at_a_time, self._asking(request.headers):
+        with self._alone(), self._asking(request.headers):
             rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
@@ -152,6 +153,18 @@ class TorchServeHandler(BatchHandler):
         value, content_type = results[0]
         kind = "text/plain; charset=utf-8" if isinstance(value, str) else "application/octet-stream"
         return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, and the pipeline sees since when. Who waits longer than its batch may decode gives up."""
+        if not self._one_at_a_time.acquire(timeout=self.settings.response_timeout_s / 4):
+            raise Unavailable("there was no time left to decode this body")
+        self._read_alone_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._read_alone_since = None
+            self._one_at_a_time.release()
 
     @contextmanager
     def _asking(self, headers: Headers) -> Iterator[StandInSlot]:

@@ -68,12 +68,16 @@ class StageChain:
         time that answers of the calls before it can still be encoded. Raises RuntimeError where a stage's engine is dead: then
         this worker has to end.
         """
+        self._check_alive()
         self.until = min(time.monotonic() + self.whole_s * 3 / 4, until + self.whole_s / 4)
         requests = [Request(item[0], Headers(item[1]), str(i)) for i, item in enumerate(items)]
         answers = self._answers(0, requests, [item[2] if len(item) > 2 else i for i, item in enumerate(items)])
+        self._check_alive()
+        return answers
+
+    def _check_alive(self) -> None:
         if any(pipeline.dead for pipeline in self.pipelines):
             raise RuntimeError("the engine of a stage is dead")
-        return answers
 
     def _answers(self, level: int, requests: Sequence[Request], owners: Sequence[int]) -> list[Any]:
         """One result or SlotError a request, in order. owners: who asked for each, the same in every stage."""
