@@ -18,7 +18,7 @@ from slotwise.worker.engines import git
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.engines.steps import git as git_steps
 from slotwise.worker.inputs.images import Recipe
-from slotwise.worker.inputs.uploads import cost_of, each, items_of
+from slotwise.worker.inputs.uploads import cost_of, each, is_one_of_a_list, items_of
 from slotwise.worker.streaming.greedy_text import by_steps, max_tokens_of, next_text
 
 
@@ -70,6 +70,8 @@ class Captioner(StreamHandler):
         return {"caption": super().encode(output, item) if self.streams else self._text(output[: item.most])}
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        if is_one_of_a_list(request, results):
+            return results, "application/json"
         body, content_type = super().respond(request, results)
         if request.headers.get("accept", "").startswith("text/plain") and isinstance(body, dict):
             return body["caption"], "text/plain; charset=utf-8"

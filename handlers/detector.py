@@ -15,7 +15,7 @@ from PIL import Image
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe, cost, decode_rgb
-from slotwise.worker.inputs.uploads import cost_of, each, items_of
+from slotwise.worker.inputs.uploads import cost_of, each, is_one_of_a_list, items_of
 from slotwise.worker.tensors.boxes import BoxRules, found
 from slotwise.worker.tensors.named_engine import load_named
 
@@ -71,6 +71,11 @@ class Detector(BatchHandler):
             {"box": [round(number, 2) for number in box], "label": self.labels[number], "score": round(score, 6)}
             for box, number, score in results
         ]
+
+    def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
+        if is_one_of_a_list(request, results):
+            return results, "application/json"
+        return super().respond(request, results)
 
 
 handle = Detector.entry_point()

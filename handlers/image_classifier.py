@@ -15,7 +15,7 @@ import numpy as np
 from slotwise.worker import BatchHandler, Headers, Request, Settings
 from slotwise.worker.budget import Cost
 from slotwise.worker.inputs.images import Recipe
-from slotwise.worker.inputs.uploads import cost_of, each, items_of
+from slotwise.worker.inputs.uploads import cost_of, each, is_one_of_a_list, items_of
 from slotwise.worker.labels import ClassifierAnswers, in_words
 
 
@@ -62,7 +62,10 @@ class ImageClassifier(BatchHandler):
         return ({**answer, "untrained": True} if self.untrained and isinstance(answer, dict) else answer), row
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        return in_words(request, *super().respond(request, self.answers.shown(request, results)))
+        shown = self.answers.shown(request, results)
+        if is_one_of_a_list(request, shown):
+            return shown, "application/json"
+        return in_words(request, *super().respond(request, shown))
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": "untrained: its answers mean nothing"} if self.untrained else {}

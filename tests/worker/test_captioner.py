@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from slotwise.archive.build import build
+from slotwise.worker import Headers, Request
 from slotwise.worker.engines.git import GitEngine
 from tests.worker.drawings import caption, draw, everything, picture
 from tests.worker.serving import Served
@@ -60,6 +61,17 @@ def test_any_batch_gives_the_captions_of_pictures_alone(served: Served) -> None:
     alone = [served.ask([body])[0].value for body in bodies]
     for order in (range(len(bodies)), range(len(bodies) - 1, -1, -1)):
         assert [answer.value for answer in served.ask([bodies[i] for i in order])] == [alone[i] for i in order]
+
+
+def test_a_list_of_one_picture_is_answered_by_a_list_of_one() -> None:
+    from handlers.captioner import Captioner
+
+    handler, caption = Captioner(), {"caption": "a red circle"}
+    for body in (b'["AAAA"]', b'{"instances": ["AAAA"]}'):
+        assert handler.respond(Request(body), [caption]) == ([caption], "application/json")
+    for body in (b'"AAAA"', b"\x89"):
+        assert handler.respond(Request(body), [caption]) == (caption, "application/json")
+    assert handler.respond(Request(b'"AAAA"', Headers({"accept": "text/plain"})), [caption])[0] == "a red circle"
 
 
 def test_one_bad_picture_costs_only_itself(served: Served) -> None:

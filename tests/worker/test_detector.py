@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,15 @@ def test_boxes_are_the_pictures_own_alone_and_among_mates(tmp_path: Path, form: 
                 got = sorted((one["box"], one["label"]) for one in answer.value)
                 assert got == sorted(truth(*SENT[i])), (engine, i, answer.body)
                 assert all(one["score"] > 0.8 for one in answer.value)
+
+
+def test_a_list_of_one_picture_is_answered_by_a_list_of_its_boxes(tmp_path: Path) -> None:
+    archive = build(described(graph(tmp_path)), tmp_path / "store")
+    sent = base64.b64encode(picture(*SENT[1])).decode()
+    bodies = [json.dumps(one).encode() for one in (sent, [sent], [sent, sent], [sent, "AAAA"])]
+    alone, one, two, bad = (answer.value for answer in Served.of(archive, {}).ask(bodies))
+    assert (one, two, bad[0]) == ([alone], [alone, alone], alone)
+    assert bad[1]["error"]["code"] == 400
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,17 @@ def test_several_pictures_in_one_json_body_are_answered_in_order_with_errors_in_
     assert (one.value["label"], neighbour.value["label"]) == ("blue", "green")
 
 
+def test_a_list_of_one_picture_is_answered_by_a_list_of_one(handler: Any) -> None:
+    red = base64_of(encoded(plain("red")))
+    lists = [[red], {"instances": [{"b64": red}]}]
+    answers = ask(handler, [json.dumps(one).encode() for one in [*lists, red, {"b64": red}, ["AAAA"]]])
+    assert [[one["label"] for one in answer.value] for answer in answers[:2]] == [["red"]] * 2
+    assert [answer.value["label"] for answer in answers[2:4]] == ["red"] * 2
+    assert answers[4].code == 400
+    words = ask(handler, [gzip.compress(json.dumps([red]).encode())], {0: {"accept": "text/plain", "content-encoding": "gzip"}})
+    assert [one["label"] for one in words[0].value] == ["red"]
+
+
 def test_a_gzipped_body_is_a_picture(handler: Any) -> None:
     bodies = [gzip.compress(encoded(plain("red"))), encoded(plain("blue")), encoded(plain("blue"))]
     headers = {0: {"Content-Encoding": "gzip"}, 1: {"Content-Encoding": "gzip"}}

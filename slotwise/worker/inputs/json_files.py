@@ -30,6 +30,14 @@ def is_unquoted(body: bytes, headers: Mapping[str, str]) -> bool:
     return "json" in headers.get("content-type", "").lower() and body.isascii()
 
 
+def is_list(body: bytes) -> bool:
+    """Whether JSON that `elements` has read is a list, or {"instances": [...]}."""
+    if not is_json(body):
+        return False
+    data = json.loads(body)
+    return isinstance(data, list) or (isinstance(data, dict) and "instances" in data)
+
+
 def elements(body: bytes) -> list[Any]:
     """The elements of a JSON list or of {"instances": [...]}; anything else is one element.
 

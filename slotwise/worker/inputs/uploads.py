@@ -5,6 +5,8 @@
     ["iVBOR...", {"b64": "iVBOR..."}]     {"instances": [...]}          an item an element
     several parts of a form                                             an item a part
 
+What may hold several is answered by a list, of one where there is one.
+
 Base64 may use the usual alphabet or that of URLs, in lines or as a data: URL. JSON is recognised by its first byte, which no
 picture starts with, whatever the content type says. An element that cannot be read is an error in its own place. Where no
 element can be read, the request is refused as a whole.
@@ -16,11 +18,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.inputs import packed
-from slotwise.worker.inputs.json_files import MAX_ITEMS, elements, file_of, is_json, is_unquoted
+from slotwise.worker.inputs.json_files import MAX_ITEMS, elements, file_of, is_json, is_list, is_unquoted
 from slotwise.worker.inputs.upload_cost import cost_of
+from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError, TooLarge, UnsupportedMedia
 
-__all__ = ["FIELDS", "cost_of", "each", "items_of"]
+__all__ = ["FIELDS", "cost_of", "each", "is_one_of_a_list", "items_of"]
 
 FIELDS = ("body", "data", "file", "image")  # what servers call a raw body, then names that forms usually use
 
@@ -55,6 +58,14 @@ def items_of(
         return items
     file = file_of(body.decode("ascii")) if is_unquoted(body, headers) else body
     return [body if isinstance(file, SlotError) else file]
+
+
+def is_one_of_a_list(request: Request, results: Sequence[Any]) -> bool:
+    """Whether the only result is answered by a list of one: its request might have held several. An error is the request's."""
+    if len(results) != 1 or isinstance(results[0], SlotError):
+        return False
+    parts = _parts(request.fields)
+    return is_list(parts[0] if parts else request.body)
 
 
 def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> list[Any]:
