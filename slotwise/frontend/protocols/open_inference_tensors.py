@@ -119,7 +119,10 @@ def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
         return [RecordBody(element) for element in texts]
     if model.takes == "picture" or parameters(tensor).get("content_type") == "base64":
         return [RecordBody(json.dumps({"b64": text}).encode(), JSON) for text in texts]
-    return [RecordBody(text.encode("utf-8", "replace")) for text in texts]
+    try:
+        return [RecordBody(text.encode()) for text in texts]
+    except UnicodeEncodeError:
+        raise ProtocolFault("a text has half of a surrogate pair, which is no character") from None
 
 
 def listed_texts(tensor: Mapping[str, Any]) -> list[Any]:
@@ -193,5 +196,5 @@ def packed(values: Sequence[Any], datatype: str) -> bytes:
     """Values as binary data."""
     if datatype != "BYTES":
         return np.asarray(values, NUMBERS[datatype]).tobytes()
-    elements = [value.encode("utf-8", "replace") for value in values]
+    elements = [value.encode("utf-8", "backslashreplace") for value in values]  # as JSON's answers have it
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
