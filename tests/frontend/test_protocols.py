@@ -241,6 +241,19 @@ async def test_records_are_answered_in_their_places_on_both_protocols(make_front
     assert bad["error"]["code"] == 400
 
 
+async def test_a_prediction_that_is_a_text_stays_one(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    front = await make_front()
+    said = iter([b"42", b"true", b'"quoted"', b"hello", b"42", b'{"a": 1}', b"hello", b"[7]"])
+    kinds = iter([b"text/plain; charset=utf-8"] * 4 + [b"application/json"] * 2 + [b""] * 2)
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        return BackendAnswer(200, [(b"content-type", kind)] if (kind := next(kinds)) else [], next(said))
+
+    monkeypatch.setattr(front.gateway.backend, "answer", answer)
+    reply = await front.client.post("/v1/models/digits:predict", json={"instances": list(range(8))})
+    assert reply.json() == {"predictions": ["42", "true", '"quoted"', "hello", 42, {"a": 1}, "hello", [7]]}
+
+
 async def test_a_request_to_another_version_is_read_as_that_wants_it(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ async def _sent(
     It is among `refusals` where the archive that a roll-out tries did not let it in, or where all the answers take more memory
     than there is.
     """
-    status, _, body = await forward.record(request, gone)
+    status, headers, body = await forward.record(request, gone)
     if request.refusal is not None and request.refusal.status == BUSY:
         refusals.append(request.refusal)
     else:
@@ -75,4 +75,4 @@ async def _sent(
             whole.hold_bytes(whole.memory_bytes + len(body))
         except Refused as refused:
             refusals.append(refused.without_frames())
-    return RecordAnswer(status, body)
+    return RecordAnswer(status, body, dict(headers).get(b"content-type", b"").decode("latin-1"))

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
@@ -60,15 +61,15 @@ def _record(instance: Any, text: str) -> RecordBody | RecordAnswer:
 
 
 def reply(answers: Sequence[RecordAnswer]) -> bytes:
-    """The answer to the request: each prediction as the model wrote it."""
+    """The answer to the request: each prediction as the model wrote it, a text as a text."""
     return b'{"predictions": [' + b", ".join(map(_prediction, answers)) + b"]}"
 
 
 def _prediction(one: RecordAnswer) -> bytes:
     if not one.good:
         return json.dumps({"error": {"code": one.status, "message": one.message}}).encode()
-    try:
-        json_pieces.check(one.body.decode())
-        return one.body
-    except (ValueError, RecursionError):
-        return json.dumps(one.body.decode("utf-8", "replace"), ensure_ascii=False).encode()
+    if not one.content_type.lower().startswith("text/"):  # a server behind may say nothing of what is JSON
+        with suppress(ValueError, RecursionError):
+            json_pieces.check(one.body.decode())
+            return one.body
+    return json.dumps(one.body.decode("utf-8", "replace"), ensure_ascii=False).encode()

@@ -34,7 +34,7 @@ class RecordBody:
 
 @dataclass(frozen=True)
 class RecordAnswer:
-    """What became of one record. message: of an error, empty where there is none."""
+    """What became of one record. content_type: what the model says of its answer, "" where it says nothing."""
 
     status: int
     body: bytes
