@@ -199,6 +199,30 @@ def test_bodies_of_one_request_have_one_owner() -> None:
     assert len(reader.sizes) < 60
 
 
+@pytest.mark.parametrize("stages", [(), (Through,)])
+def test_the_parts_of_several_items_of_one_request_are_a_list_an_item(stages: Any) -> None:
+    class Many(Finder):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            data = json.loads(body)
+            items = [{"id": data["id"], "parts": parts} for parts in data["parts"]]
+            return [BadRequest("refused") if item["parts"] == "refuse" else item for item in items]
+
+    given = [["ok", "ok"], "refuse", [], ["poison"], "poison", ["none"]]
+    several, alone, none, other = chain(Many(), *[stage() for stage in stages], Reader())(
+        [asked(1, given), asked(2, [["ok"]]), asked(3, []), asked(4, [["ok"], ["ok"]])]
+    )
+    assert [[one.keys() for one in own] if isinstance(own, list) else own["error"]["code"] for own in several] == [
+        [{"at": 1, "answer": 1}.keys()] * 2,
+        400,
+        [],
+        [{"at": 1, "answer" if stages else "error": 1}.keys()],
+        500,
+        [{"error": 1}.keys()],
+    ]
+    assert [[one["at"] for one in own] for own in other] == [[(4, 0)]] * 2
+    assert (alone[0]["at"], none) == ((2, 0), [])
+
+
 def test_too_many_parts_and_none_at_all() -> None:
     outputs = chain(Finder(), Reader())([asked(0, ["ok"] * (MOST_PARTS + 1)), asked(1, []), asked(2, ["ok"])])
     assert (outputs[0].code, outputs[1], outputs[2][0]["answer"]) == (500, [], 2000)
@@ -224,7 +248,10 @@ def test_a_part_that_cannot_be_handed_on_is_an_error_in_its_place(part: Any) -> 
     ("said", "content_type", "answer"),
     [
         ("seven", "text/plain", "seven"),
-        (b"\xff7", "application/octet-stream", "\ufffd7"),
+        (b"\xff7", "text/plain", None),
+        (b"\x89PNG", "application/octet-stream", None),
+        (b"bytes that could be a text", "image/png", None),
+        (b"7", "", None),
         (b'{"x": 7}', "application/json", {"x": 7}),
         (b"{", "application/json", None),
     ],
@@ -234,7 +261,7 @@ def test_a_last_stage_may_answer_a_text_and_what_is_no_json_is_that_parts_error(
 ) -> None:
     class Says(Reader):
         def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
-            return said if json.loads(request.body)[1] == 0 else results[0], content_type
+            return (said, content_type) if json.loads(request.body)[1] == 0 else (results[0], "application/json")
 
     first, second = chain(Finder(), Says())([asked(5, ["ok", "ok"])])[0]
     assert first.get("answer") == answer

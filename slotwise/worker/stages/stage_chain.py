@@ -64,6 +64,8 @@ class StageChain:
     def __call__(self, items: Sequence[Asked], until: float = math.inf) -> list[Any]:
         """b items to b outputs: a list of {"answer": ...} or {"error": ...} an item, or its SlotError.
 
+        Where the first stage makes several items of one, it is a list of such lists.
+
         until: when the time of the batch is over for its model. A call that begins late has so much less than its pipelines'
         time that answers of the calls before it can still be encoded. Raises RuntimeError where a stage's engine is dead: then
         this worker has to end.
@@ -84,23 +86,18 @@ class StageChain:
         if level == len(self.pipelines) - 1:
             return [_value(answer) for answer in self._asked(level, requests, owners)]
         parts = self._parts(level, requests, owners)
-        asked = [
-            (part, owner)
-            for own, owner in zip(parts, owners, strict=True)
-            if isinstance(own, list)
-            for part in own
-            if isinstance(part, StagePart)
-        ]
+        asked = [(part, owner) for own, owner in zip(parts, owners, strict=True) for part in _handed_on(own)]
         below = [Request(part.body, Headers({"content-type": part.content_type}), str(i)) for i, (part, _) in enumerate(asked)]
         answers = iter(self._answers(level + 1, below, [owner for _, owner in asked]))
-        results: list[Any] = [own if isinstance(own, SlotError) else list(_joined(own, answers)) for own in parts]
+        results = [own if isinstance(own, SlotError) else _joined(own, answers) for own in parts]
         assert next(answers, None) is None  # each answer is somebody's
         return results
 
-    def _parts(
-        self, level: int, requests: Sequence[Request], owners: Sequence[int]
-    ) -> list[list[StagePart | SlotError] | SlotError]:
-        """What this stage hands on of each request: StageParts and errors in their places, or the request's own error."""
+    def _parts(self, level: int, requests: Sequence[Request], owners: Sequence[int]) -> list[list[Any] | SlotError]:
+        """What this stage hands on of each request: StageParts and errors in their places, or the request's own error.
+
+        Where a request has several items, it is a list of these, an item each.
+        """
         self.kept = {}
         answers = self._asked(level, requests, owners)
         kept, self.kept = self.kept, {}
@@ -124,15 +121,27 @@ class StageChain:
         return b"", "application/octet-stream"
 
 
-def _checked(results: Sequence[Any]) -> list[StagePart | SlotError] | SlotError:
+def _checked(results: Sequence[Any]) -> list[Any] | SlotError:
     """The parts of one request. What is no StagePart is an error in its place; too many parts are the request's."""
-    parts = [part for one in results for part in (one if isinstance(one, list | tuple) else [one])]
-    if len(parts) > MOST_PARTS:
-        return ModelFault(f"a stage found {len(parts)} parts, at most {MOST_PARTS} are handed on")
-    return [
-        part if isinstance(part, SlotError) or _sound(part) else ModelFault("a stage handed on what is no StagePart")
-        for part in parts
-    ]
+    items = [list(one) if isinstance(one, list | tuple) else one if isinstance(one, SlotError) else [one] for one in results]
+    count = sum(len(parts) for parts in items if isinstance(parts, list))
+    if count > MOST_PARTS:
+        return ModelFault(f"a stage found {count} parts, at most {MOST_PARTS} are handed on")
+    checked = [parts if isinstance(parts, SlotError) else list(map(_part, parts)) for parts in items]
+    return checked[0] if len(checked) == 1 else checked  # as BatchHandler.respond does it
+
+
+def _part(given: Any) -> StagePart | SlotError:
+    return given if isinstance(given, SlotError) or _sound(given) else ModelFault("a stage handed on what is no StagePart")
+
+
+def _handed_on(parts: Any) -> Iterator[StagePart]:
+    """The StageParts among what `_checked` gives."""
+    if isinstance(parts, StagePart):
+        yield parts
+    elif isinstance(parts, list):
+        for one in parts:
+            yield from _handed_on(one)
 
 
 def _sound(part: Any) -> bool:
@@ -148,25 +157,28 @@ def _sound(part: Any) -> bool:
     return True
 
 
-def _joined(parts: Sequence[StagePart | SlotError], answers: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    for part in parts:
-        if isinstance(part, SlotError):
-            yield part.body()
-            continue
-        answer = next(answers)
-        yield {**part.about, **(answer.body() if isinstance(answer, SlotError) else {"answer": answer})}
+def _joined(parts: Any, answers: Iterator[Any]) -> Any:
+    """What `_checked` gives with each part's answer in its place."""
+    if isinstance(parts, list):
+        return [_joined(one, answers) for one in parts]
+    if isinstance(parts, SlotError):
+        return parts.body()
+    answer = next(answers)
+    return {**parts.about, **(answer.body() if isinstance(answer, SlotError) else {"answer": answer})}
 
 
 def _value(answer: Answer) -> Any:
     """What a stage answered: JSON's value, or the text."""
     if answer.status != 200:
         return _fault(answer)
-    if "json" not in answer.content_type:
-        return answer.body.decode("utf-8", "replace")
     try:
-        return json.loads(answer.body)
-    except ValueError:
-        return ModelFault("a stage answered what is no JSON")
+        if "json" in answer.content_type:
+            return json.loads(answer.body)
+        if answer.content_type.startswith("text/"):
+            return answer.body.decode()
+    except (ValueError, RecursionError):
+        return ModelFault("a stage answered what is no JSON, or no text of UTF-8")
+    return ModelFault(f"a stage answered {answer.content_type[:40] or 'bytes'}: only JSON or a text can stand in the answer")
 
 
 def _fault(answer: Answer) -> SlotError:
