@@ -6,6 +6,8 @@ import base64
 import gzip
 import io
 import json
+import struct
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -201,6 +203,35 @@ def test_a_deep_or_layered_picture_in_many_strips_is_the_same_picture(monkeypatc
     monkeypatch.setattr(flat, "STRIP_PIXELS", 100)
     for body, wanted in zip(bodies, whole, strict=True):
         assert (decode_rgb(body) == wanted).all()
+
+
+def grey_or_rgb(depth: int, rows: bytes, see_through: bytes, width: int = 4) -> bytes:
+    """A PNG of one row whose tRNS names a level, or a colour."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, 1, depth, 2 if len(see_through) == 6 else 0, 0, 0, 0)
+    chunks = {b"IHDR": head, b"tRNS": see_through, b"IDAT": zlib.compress(b"\0" + rows), b"IEND": b""}
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in chunks.items())
+
+
+def test_the_level_that_a_png_names_as_see_through_is_white_at_every_depth() -> None:
+    small = {1: (b"\x50", [0, 255, 0, 255]), 2: (b"\x1b", [0, 85, 170, 255]), 4: (b"\x01\x8f", [0, 17, 136, 255])}
+    for depth, (rows, levels) in {**small, 8: (b"\0\x11\x88\xff", [0, 17, 136, 255])}.items():
+        for i, level in enumerate(levels):
+            body = grey_or_rgb(depth, rows, struct.pack(">H", level * ((1 << depth) - 1) // 255))
+            wanted = [255 if one == level else one for one in levels]
+            assert decode_rgb(body)[0, :, 0].tolist() == wanted, (depth, i)
+    rgb = grey_or_rgb(8, bytes([7, 8, 9] * 2 + [9, 8, 7] * 2), struct.pack(">3H", 7, 8, 9))
+    assert decode_rgb(rgb)[0].tolist() == [[255, 255, 255]] * 2 + [[9, 8, 7]] * 2
+
+
+def test_of_16_bits_it_is_not_taken() -> None:
+    for size in (1, 3):
+        body = grey_or_rgb(16, bytes(8 * size), bytes(2 * size))
+        with pytest.raises(UnsupportedMedia, match="save it with 8 bits"):
+            decode_rgb(body)
 
 
 def test_see_through_is_white_not_what_lies_underneath() -> None:

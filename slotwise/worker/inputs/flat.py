@@ -27,13 +27,16 @@ TURNS = {
 }
 
 
-def upright(picture: Image.Image, mode: str) -> Image.Image:
+def upright(picture: Image.Image, mode: str, bits: int = 8) -> Image.Image:
     """The first frame in `mode`, turned as EXIF says, with 16 bits brought to 8 and transparency laid on white.
 
-    The orientation is read after decoding, because pillow turns a TIFF itself while it decodes it and then forgets the tag.
+    bits: of a pixel of a PNG, as its header has it. The orientation is read after decoding, because pillow turns a TIFF itself
+    while it decodes it and then forgets the tag. Raises UnsupportedMedia for what cannot be brought to 8 bits.
     """
     picture.load()
     orientation = _orientation(picture)
+    if picture.format == "PNG" and "transparency" in picture.info:
+        _to_eight_bits(picture, bits)
     flat = _flat(picture, mode)
     if flat is not picture:
         picture.close()  # its memory is free before the turned copy is made
@@ -56,6 +59,15 @@ def _orientation(picture: Image.Image) -> int:
         return int(picture.getexif().get(0x0112, 1))
     except Exception:
         return 1
+
+
+def _to_eight_bits(picture: Image.Image, bits: int) -> None:
+    """Bring the level that a PNG names as see-through to 8 bits, as pillow brings its pixels."""
+    if bits in (16, 48):  # pillow keeps only the upper half of a colour, and others have the same
+        raise UnsupportedMedia("a PNG of 16 bits with one see-through colour is not taken: save it with 8 bits")
+    if picture.mode == "L":
+        most = (1 << bits) - 1
+        picture.info["transparency"] = (picture.info["transparency"] & most) * 255 // most
 
 
 def _flat(picture: Image.Image, mode: str) -> Image.Image:

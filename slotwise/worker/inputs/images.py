@@ -178,7 +178,7 @@ def _open(body: bytes, mode: str, size_hint: int | None, max_pixels: int, max_by
             return turned_as(picture, quick)
         if size_hint and isinstance(picture, JpegImageFile):
             draft(picture, mode, eighths(header, size_hint))
-        return upright(picture, mode)
+        return upright(picture, mode, header.bits)
     except (SlotError, MemoryError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
