@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from slotwise.worker import BadRequest, End, Headers, Next, Request, Settings, StepState, StreamHandler
+from slotwise.worker import BadRequest, End, Headers, Next, Request, Settings, SlotError, StepState, StreamHandler
 from slotwise.worker.engines.pretrained import FOLDER, about, suited
 from slotwise.worker.engines.steps import m2m100
 from slotwise.worker.engines.translation import load_engine
@@ -91,10 +91,17 @@ class Translator(StreamHandler):
         return {"id": item.id, "text": super().encode(output, item)}
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
-        return contract.answer(request.body, results), "application/json"
+        return contract.answer(request.body, results, request.more, self._records), "application/json"
 
     def response_headers(self) -> dict[str, str]:
         return {"x-model-note": self.note} if self.note else {}
+
+    def _records(self, body: bytes) -> list[Any]:
+        """The records of one body; of one that was refused as a whole its one error."""
+        try:
+            return contract.read(body, self.vocabulary.languages, self.max_records).records
+        except SlotError:
+            return [None]
 
     def _row(self, record: Any, source: str, target: str) -> Row:
         id_, text = contract.text_of(record)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
-from slotwise.worker import BadRequest, SlotError, TooLarge, Unprocessable
+from slotwise.worker import BadRequest, Pipeline, Request, Settings, SlotError, TooLarge, Unprocessable
 from slotwise.worker.engines.ctranslate2 import CTranslate2Engine
 from slotwise.worker.engines.m2m100 import M2M100Engine
 from slotwise.worker.inputs import translation_request
@@ -128,6 +128,31 @@ def test_what_is_wrong_with_a_request_names_the_field(body: bytes, kind: type[Sl
 def test_what_is_wrong_with_a_record(record: Any, named: str) -> None:
     with pytest.raises(Unprocessable, match=named):
         translation_request.text_of(record)
+
+
+def test_records_of_several_bodies_keep_their_ids_beside_bad_ones(tmp_path: Path) -> None:
+    from handlers.translator import Translator
+
+    class Words:
+        languages = dict.fromkeys(LANGUAGES, 0)
+
+        def encode(self, text: str, language: str, most: int) -> list[int]:
+            return [0, *map(ord, text), 0]
+
+        def decode(self, ids: list[int]) -> str:
+            return "".join(map(chr, ids))
+
+    class Echo(Translator):
+        def load(self, model_dir: Path, settings: Settings) -> Any:
+            self.max_records, self.max_input_tokens, self.max_group_tokens, self.max_output_tokens = 100, 99, 4096, 50
+            self.streams, self.beams, self.note, self.vocabulary = False, 1, "", Words()  # type: ignore[assignment]
+            return lambda sources, targets: [source[1:-1] for source in sources]
+
+    one, two, bad = ({"id": i, "text": text} for i, text in enumerate(("one", "two", 7)))
+    bodies = [payload([one]), payload([two, bad]), b"no JSON", payload([one, two], source="xx"), payload([bad, two])]
+    (answer,) = Pipeline.start(Echo(), tmp_path, Settings()).answer([Request(bodies[0], more=bodies[1:])])
+    found = [(item.get("id"), item.get("text") or item["error"]["code"]) for item in json.loads(answer.body)["result"]]
+    assert found == [(0, "one"), (1, "two"), (2, 422), (None, 400), (None, 422), (2, 422), (1, "two")]
 
 
 def test_the_demonstration(served: Served) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,10 +73,21 @@ def id_of(record: Any) -> Id:
     return value if isinstance(value, str | int | float) else None
 
 
-def answer(body: bytes, results: list[Any]) -> dict[str, list[Any]]:
-    """The answer's body: one result a record, in order. A SlotError gets its record's id from the request's body."""
+def records_of(body: bytes) -> list[Any]:
+    """The records of a body that `read` has taken."""
+    records: list[Any] = json.loads(body)["payload"]["records"]
+    return records
+
+
+def answer(
+    body: bytes, results: list[Any], more: Sequence[bytes] = (), own: Callable[[bytes], list[Any]] = records_of
+) -> dict[str, list[Any]]:
+    """The answer's body: one result a record, in order. A SlotError gets its record's id from the request's bodies.
+
+    more: the other bodies of a form. own: the records of one, each of which has a result.
+    """
     if any(isinstance(result, SlotError) for result in results):
-        records = json.loads(body)["payload"]["records"]
+        records = [record for one in (body, *more) for record in own(one)]
         results = [
             {"id": id_of(record), **result.body()} if isinstance(result, SlotError) else result
             for record, result in zip(records, results, strict=True)
