@@ -153,6 +153,30 @@ def test_what_may_not_run_together_is_told_and_no_slot_is_left(engine: AddingEng
     assert ITEM["text"] == [3, 4]
 
 
+def named(output: Any) -> Any:
+    return {"logits": output, "chance": np.float32(output[0]), "said": "so"}
+
+
+def tensors(output: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return torch.from_numpy(output), (torch.from_numpy(output[:1]), None)
+
+
+@pytest.mark.parametrize("parts", [named, tensors])
+@pytest.mark.parametrize(
+    ("kind", "said"), [(AddingEngine, None), (Appends, "a step that is repeated gives another output"), (OneCache, MIXES)]
+)
+def test_several_outputs_a_row_are_looked_at_one_by_one(parts: Any, kind: type[AddingEngine], said: str | None) -> None:
+    class Several(kind):  # type: ignore[misc, valid-type]
+        def prefill(self, slot: int, item: Any) -> Any:
+            return parts(super().prefill(slot, item))
+
+        def step(self, rows: Sequence[StepRow]) -> Any:
+            return list(map(parts, super().step(rows)))
+
+    assert objection(Several(), ITEM, [OTHER]) == said
+
+
 class AppendsToOne(Appends):
     """Its cache grows, and all slots have one."""
 
