@@ -171,7 +171,7 @@ def _classifying(labels: Sequence[str], top_k: int) -> Callable[[Any], dict[str,
             scores = row.tolist()
             best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:top_k]
         else:
-            best = (-row).argsort(kind="stable")[:top_k].tolist()  # of equals the one with the lower number, here as there
+            best = (-np.asarray(row, np.float64)).argsort(kind="stable")[:top_k].tolist()  # of equals the first, as above
             scores = {i: float(row[i]) for i in best}
         # Python's round takes longer than all the rest of this line
         rounded = {labels[i] if labels else str(i): math.floor(scores[i] * STEPS + 0.5) / STEPS for i in best}

@@ -45,6 +45,17 @@ def test_the_best_come_first_and_of_equals_the_lower_number(classes: int) -> Non
         classified(row, ["a"], 3)
 
 
+@pytest.mark.parametrize("classes", [10, 40])
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64, np.int8, bool])
+def test_scores_that_are_whole_numbers_are_sorted_as_numbers(classes: int, dtype: Any) -> None:
+    row = np.zeros(classes, dtype)
+    row[7], row[3] = np.iinfo(dtype).max if dtype is not bool else True, dtype is np.uint8 or dtype is np.uint64
+    assert list(classified(row, (), 2)["probabilities"]) == ["7", "3" if row[3] else "0"]
+    lowest = np.full(40, -128, np.int8)
+    lowest[5] = 0
+    assert classified(lowest, (), 1)["label"] == "5"
+
+
 def test_a_negative_score_is_rounded_to_the_nearest() -> None:
     row = np.array([-0.1234564, -2.5, -0.9999996])
     assert classified(row, [], 3)["probabilities"] == {"0": -0.123456, "2": -1.0, "1": -2.5}
