@@ -214,6 +214,22 @@ def test_a_preprocess_that_does_not_end_ends_the_worker_and_a_slow_one_does_not(
     assert pipeline.dead, "or each later batch would wait for it in vain"
 
 
+def test_the_metrics_of_the_context_are_the_handlers_own() -> None:
+    class Counts(Misbehaving):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            self.context.metrics.add_counter("seen", 1)
+            self.context.metrics.add_time("took", 2, unit="s")
+            self.context.metrics.get_metric("more").add_or_update(3)
+            self.context.metrics.add_percent("share", 50)
+            self.context.metrics.add_counter("none", "no number")
+            return super().preprocess(data)
+
+    handler = begin(Counts("array"), Settings(batch_size=2))
+    assert ask(handler, [1.0])[0].code == 200
+    taken = [(one.name, one.value, one.unit) for one in handler.metrics.take()]
+    assert taken == [("seen", 1, ""), ("took", 2000, "ms"), ("more", 3, ""), ("share", 50, "%")]
+
+
 def test_gradients_and_views_are_no_matter() -> None:
     class Network(TorchServeHandler):
         def initialize(self, context: Any) -> None:

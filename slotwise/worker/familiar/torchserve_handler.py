@@ -19,12 +19,26 @@ from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
+from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
 from slotwise.worker.ownership import owned
+from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
+
+
+class OwnMetrics(StandInMetrics):
+    """The context's metrics, which are the handler's own."""
+
+    def __init__(self, own: HandlerMetrics) -> None:
+        super().__init__()
+        self.own = own
+
+    def take(self, name: str, number: float, unit: str) -> None:
+        """Have it exported beside the handler's own numbers."""
+        self.own.record(name, number, unit)
 
 
 class OneSlotContext(StandInContext):
@@ -100,6 +114,7 @@ class TorchServeHandler(BatchHandler):
         """Call `initialize`; the engine is `inference`."""
         self._one_at_a_time = threading.Lock()
         self.context = context_of(model_dir, settings)
+        self.context.metrics = OwnMetrics(self.metrics)
         self.initialize(self.context)
         return self.inference
 

@@ -39,8 +39,13 @@ class StandInMetrics(HeldMetrics):
             number = float(value) * factor
         except (TypeError, ValueError, OverflowError):
             return
-        if math.isfinite(number) and len(self.values) < MOST_VALUES:
-            self.values.append([str(name), number, unit, None])
+        if math.isfinite(number):
+            self.take(str(name), number, unit)
+
+    def take(self, name: str, number: float, unit: str) -> None:
+        """Keep one number for the host."""
+        if len(self.values) < MOST_VALUES:
+            self.values.append([name, number, unit, None])
 
     def add_counter(self, name: str, value: Any, *more: Any, **named: Any) -> None:
         """Add a count."""

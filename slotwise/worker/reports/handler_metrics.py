@@ -12,7 +12,7 @@ MOST_VALUES = 1000  # kept between two batches; of more the oldest are dropped
 
 @dataclass(frozen=True)
 class MetricValue:
-    """One number. unit: "ms" or "" (a count)."""
+    """One number. unit: "ms", "%" or "" (a count)."""
 
     name: str
     value: float
@@ -30,11 +30,20 @@ class HandlerMetrics:
 
     def count(self, name: str, value: float = 1) -> None:
         """Count something, for example tokens or cache hits."""
-        self._record(name, value, "")
+        self.record(name, value, "")
 
     def time(self, name: str, ms: float) -> None:
         """Record how long something took, in milliseconds."""
-        self._record(name, ms, "ms")
+        self.record(name, ms, "ms")
+
+    def record(self, name: str, value: float, unit: str) -> None:
+        """Record one number. unit: "ms", "%" or "" (a count)."""
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            return
+        if math.isfinite(number):
+            self._values.append(MetricValue(prometheus_name(name), number, unit))
 
     def take(self) -> list[MetricValue]:
         """Remove and return everything recorded since the last call."""
@@ -42,14 +51,6 @@ class HandlerMetrics:
         while self._values:
             values.append(self._values.popleft())
         return values
-
-    def _record(self, name: str, value: float, unit: str) -> None:
-        try:
-            number = float(value)
-        except (TypeError, ValueError, OverflowError):
-            return
-        if math.isfinite(number):
-            self._values.append(MetricValue(prometheus_name(name), number, unit))
 
 
 def prometheus_name(name: object) -> str:
