@@ -81,7 +81,7 @@ def each(items: Sequence[bytes | SlotError], decode: Callable[[bytes], Any]) -> 
     return decoded
 
 
-def _parts(fields: Mapping[str, list[bytes]]) -> list[bytes]:
+def _parts(fields: Mapping[str, Sequence[bytes]]) -> list[bytes]:
     """The parts that carry files: those of the usual names, or where there are none all."""
     names = [name for name in fields if name in FIELDS] or list(fields)
     return [part for name in names for part in fields[name]]
