@@ -154,6 +154,8 @@ def test_a_sequence_is_not_dropped_in_silence() -> None:
         with pytest.raises(ProtocolFault, match=NO_SEQUENCE) as refused:
             read()
         assert refused.value.status == 400
+
+
 def test_half_of_a_surrogate_pair_is_no_text() -> None:
     content = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "data": ["fine", "not bad \ud83d at all"]}]}
     with pytest.raises(ProtocolFault, match="half of a surrogate pair") as refused:
