@@ -4,9 +4,9 @@ SageMaker's own toolkit loops over a batch, reads every body by the first one's 
 Here the functions get one request at a time, as they were written for it, and one request's error is its own.
 
 `files` in model.toml is what model.tar.gz holds: the model's files, and the folder code/ with inference.py in it (`program` in
-[options], or SAGEMAKER_PROGRAM, names another file). A function may take the context as one more argument, as there. What is
-not written is the PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, the answer as one of
-them. Source: sagemaker-inference 1.10, sagemaker-pytorch-inference 2.0.
+[options], or else SAGEMAKER_PROGRAM, names another file). A function may take the context as one more argument, as there. What
+is not written is the PyTorch toolkit's: TorchScript from the one .pt or .pth, a tensor of JSON, CSV or NPY, the answer as one
+of them. Source: sagemaker-inference 1.10, sagemaker-pytorch-inference 2.0.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Request, Settings, SlotError, UnsupportedMedia
+from slotwise.worker.familiar.sagemaker_program import FUNCTIONS, program_of
 from slotwise.worker.familiar.torchserve_handler import OneSlotContext, context_of, what_it_set
 from slotwise.worker.guard.blame import tells_of_bad_input
 from slotwise.worker.guard.stand_in import StandInSlot
 from slotwise.worker.slot_errors import text
 
 JSON, CSV, NPY = "application/json", "text/csv", "application/x-npy"
-FUNCTIONS = ("model_fn", "transform_fn", "input_fn", "predict_fn", "output_fn", "pre_model_fn", "model_warmup_fn")
 
 
 class SageMaker(BatchHandler):
@@ -41,8 +41,8 @@ class SageMaker(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
         self.context: OneSlotContext = context_of(model_dir, settings)
         self.accept = os.environ.get("SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT", JSON)
-        program = os.environ.get("SAGEMAKER_PROGRAM") or self.model.get("options", {}).get("program", "inference.py")
-        self.own = _functions(model_dir / "code", program)
+        named = self.model.get("options", {}).get("program") or os.environ.get("SAGEMAKER_PROGRAM", "")
+        self.own = _functions(model_dir / "code", named)
         if "pre_model_fn" in self.own:
             self.call("pre_model_fn", str(model_dir))
         self.network = self.call("model_fn", str(model_dir)) if "model_fn" in self.own else _torchscript(model_dir)
@@ -111,15 +111,18 @@ class SageMaker(BatchHandler):
         return value, answered_as
 
 
-def _functions(code: Path, program: str) -> dict[str, Callable[..., Any]]:
-    """What the program defines; nothing where there is none."""
-    if not (code / program).is_file():
+def _functions(code: Path, named: str) -> dict[str, Callable[..., Any]]:
+    """What the program defines; nothing where there is none, and none is named."""
+    program = program_of(code, named)
+    if not program:
         return {}
     sys.path.insert(0, str(code))
     module = importlib.import_module(program.removesuffix(".py"))
     if Path(str(module.__file__)).resolve() != (code / program).resolve():
         raise ImportError(f"another {program} is loaded in this process: a worker has one model")
     own = {name: getattr(module, name) for name in FUNCTIONS if callable(getattr(module, name, None))}
+    if named and not own:
+        raise ValueError(f"code/{program} is named as the program, but defines none of {', '.join(FUNCTIONS)}")
     if "transform_fn" in own and own.keys() & {"input_fn", "predict_fn", "output_fn"}:
         raise ValueError("transform_fn stands for input_fn, predict_fn and output_fn: have it, or them")
     return own
@@ -147,7 +150,7 @@ def _device() -> str:
 
 
 def _tensor(body: Any, kind: str) -> Any:
-    """A tensor of a body: float32 of JSON and CSV, NPY's own type."""
+    """A tensor of a body: float32 of JSON and CSV, NPY's own type. In CSV an empty field, or "nan", is NaN."""
     import torch
 
     try:
@@ -155,10 +158,20 @@ def _tensor(body: Any, kind: str) -> Any:
             return torch.from_numpy(np.load(io.BytesIO(body), allow_pickle=False)).to(_device())
         if kind not in (JSON, CSV):
             raise UnsupportedMedia(f"this model takes {JSON}, {CSV} and {NPY}")
-        array = np.array(json.loads(body)) if kind == JSON else np.genfromtxt(io.StringIO(body), delimiter=",")
-        return torch.FloatTensor(array).to(_device())
+        if kind == JSON:
+            array = np.array(json.loads(body, parse_constant=_no_number))
+        else:
+            array = np.genfromtxt(io.StringIO(body), delimiter=",", loose=False)  # loose: text would be NaN, a header too
+        tensor = torch.FloatTensor(array)
     except (ValueError, TypeError, EOFError, RecursionError) as error:
         raise BadRequest(f"the body is no array as {kind}") from error
+    if torch.isinf(tensor).any():
+        raise BadRequest("a number is beyond float32")
+    return tensor.to(_device())
+
+
+def _no_number(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _predicted(data: Any, network: Any) -> Any:
@@ -173,7 +186,7 @@ def _written(prediction: Any, accept: str) -> tuple[Any, str]:
     value = prediction.detach().cpu().tolist() if hasattr(prediction, "detach") else prediction
     for kind in accept.replace(" ", "").split(","):
         if kind == JSON:
-            return json.dumps(value, default=lambda one: one.tolist()), accept
+            return _json(value), accept
         if kind == CSV:
             lines = io.StringIO()
             np.savetxt(lines, value, delimiter=",", fmt="%s")
@@ -185,6 +198,13 @@ def _written(prediction: Any, accept: str) -> tuple[Any, str]:
     refused = SlotError(f"this model answers as {JSON}, {CSV} and {NPY}")
     refused.code = 406
     raise refused
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False, default=lambda one: one.tolist())
+    except ValueError as error:
+        raise ModelFault("the model's output is not finite") from error
 
 
 def _blamed(error: Exception) -> SlotError:

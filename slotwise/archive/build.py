@@ -26,6 +26,7 @@ from slotwise.files import project
 from slotwise.files.disk import check_writable
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.worker.familiar.sagemaker_program import program_of
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -75,6 +76,7 @@ def build(
     else:
         check_fit(folder, spec)
     sources = [*laid_out, *sources]
+    _check_program(spec, sources)
     spec, sources, graph = onnx_graph.fit(spec, sources)
     if int8 and spec.weights.openvino_int8 is None:
         spec, made, agreed = with_int8(spec, sources)
@@ -93,3 +95,17 @@ def build(
         report |= {"int8": agreement} if agreement else {}
         (out_dir / f"{archive.stem}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
+
+
+def _check_program(spec: ModelSpec, sources: list[Path]) -> None:
+    """Raise SlotwiseError where the functions of a SageMaker model would be left out."""
+    if spec.handler != "sagemaker":
+        return
+    code = next((source / "code" for source in sources if (source / "code").is_dir()), sources[-1] / "code")
+    try:
+        program = program_of(code, str(spec.options.get("program") or ""))
+    except ValueError as error:
+        hint = "program in [options] names the file of code/ with its functions"
+        raise SlotwiseError(f"{spec.name}: {error}", hint) from error
+    if program and not {"code", f"code/{program}"} & {*spec.content()}:
+        raise SlotwiseError(f"{spec.name}: the archive would not hold code/{program}", 'add "code" to files in model.toml')

@@ -21,6 +21,7 @@ from slotwise.files.disk import written_whole
 from slotwise.files.tarball import unpack
 from slotwise.migrate.findings import Finding, need_new
 from slotwise.model_spec import NAME, ModelSpec, parse
+from slotwise.worker.familiar.sagemaker_program import defined, parsed
 
 FUNCTIONS = {"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"}
 OURS = {"model.toml", "slotwise", "slotwise.json", "MAR-INF", "sagemaker.py", "examples"}
@@ -159,37 +160,16 @@ def _found(folder: Path, files: list[str]) -> tuple[list[Finding], str]:
 def _program(folder: Path) -> str:
     """The file with the functions, "" where there is none."""
     files = [folder / "code" / "inference.py", *sorted((folder / "code").glob("*.py"))]
-    return next((f"code/{file.name}" for file in files if file.is_file() and _defined(file) & FUNCTIONS), "")
+    return next((f"code/{file.name}" for file in files if file.is_file() and defined(file) & FUNCTIONS), "")
 
 
 def _functions(folder: Path) -> set[str]:
     program = _program(folder)
-    return _defined(folder / program) & FUNCTIONS if program else set()
-
-
-def _tree(file: Path) -> ast.Module | None:
-    try:
-        return ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return None
-
-
-def _defined(file: Path) -> set[str]:
-    tree = _tree(file)
-    found: set[str] = set()
-    for node in tree.body if tree else ():
-        if isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-        elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {alias.asname or alias.name for alias in node.names}
-    return found
+    return defined(folder / program) & FUNCTIONS if program else set()
 
 
 def _imported(file: Path) -> set[str]:
-    tree = _tree(file)
-    nodes = list(ast.walk(tree)) if tree else []
+    nodes = list(ast.walk(parsed(file)))
     direct = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     direct |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     return {name.split(".")[0] for name in direct}

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
+from slotwise.errors import SlotwiseError
 from tests.worker.serving import Served
 
 torch = pytest.importorskip("torch")
@@ -61,13 +62,14 @@ def output_fn(prediction, accept):
 """
 
 
-def unpacked(folder: Path, name: str, files: dict[str, str]) -> Path:
+def unpacked(folder: Path, name: str, files: dict[str, str], program: str = "") -> Path:
     """What a model.tar.gz holds, and a model.toml."""
     for path, content in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content)
     kept = sorted({path.split("/")[0] for path in files} | {file.name for file in folder.glob("*.pt")})
-    (folder / "model.toml").write_text(TOML.format(name=name, files=json.dumps(kept)))
+    options = f"[options]\nprogram = {json.dumps(program)}\n" if program else ""
+    (folder / "model.toml").write_text(TOML.format(name=name, files=json.dumps(kept)) + options)
     return folder
 
 
@@ -147,6 +149,22 @@ def test_what_is_no_array_is_refused_and_no_pickle_is_opened(scripted: Served) -
     assert [answer.code for answer in answers] == [400] * 6 + [415]
 
 
+def test_text_is_no_number(scripted: Served) -> None:
+    csv = [b"1,abc", b"sepal,petal\n1,2", b"1,2\n3,x", b"1,1e39", b"1,inf"]
+    as_json = [b"[1, 1e39]", b"[1, 1e999]", b"[1, NaN]", b"[1, Infinity]", b'[1, "2"]']
+    kinds = [{"content-type": "text/csv"}] * len(csv) + [JSON] * len(as_json)
+    assert [answer.code for answer in scripted.ask([*csv, *as_json], kinds)] == [400] * len(kinds)
+
+
+def test_nan_is_never_json(scripted: Served) -> None:
+    bodies = [b"1,nan", b"1,", b"1,2", b"3e38,3e38"]
+    answers = scripted.ask(bodies, [{"content-type": "text/csv"}] * 4)
+    assert [answer.code for answer in answers] == [500, 500, 200, 500]
+    assert answers[2].value == [3.0]
+    (answer,) = scripted.ask([b"1,nan"], [{"content-type": "text/csv", "accept": "text/csv"}])
+    assert (answer.code, answer.body) == (200, b"nan\n"), "as the toolkit has it: a form that has a word for it"
+
+
 def test_a_second_models_code_is_never_taken_for_the_firsts(own: Served, tmp_path: Path) -> None:
     folder = unpacked(tmp_path, "other", {"code/inference.py": OWN, "factor.json": "4"})
     with pytest.raises(ImportError, match=r"another inference\.py is loaded"):
@@ -159,4 +177,59 @@ def test_one_that_has_transform_fn_and_the_others_does_not_start(tmp_path: Path,
     folder = unpacked(tmp_path, "both", {"code/inference.py": both, "factor.json": "3"})
     archive = build(folder, folder / "store")
     with pytest.raises(ValueError, match="transform_fn stands for"):
+        Served.of(archive, {})
+
+
+def unproven(folder: Path) -> Path:
+    """Its archive, built without a worker."""
+    return build(folder, folder / "store", prove=lambda laid_out, spec: None)
+
+
+ONE = """
+def model_fn(model_dir):
+    return 1
+
+def transform_fn(model, body, kind, accept):
+    return "%s", accept
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "program", "why"),
+    [
+        ({"code/predictor.py": ONE}, "predict.py", r"code/predict\.py is named as the program, but is not there"),
+        ({"code/predictor.py": ONE}, "", r"code/predictor\.py has functions, but nothing names it"),
+        ({"code/predictor.py": ONE, "code/inference.py": "import os"}, "", r"code/predictor\.py has functions"),
+        ({}, "inference.py", "is not there"),
+    ],
+)
+def test_functions_that_nobody_would_find_are_not_built(files: dict[str, str], program: str, why: str, tmp_path: Path) -> None:
+    folder = unpacked(tmp_path, "lost", {**files, "factor.json": "3"}, program)
+    with pytest.raises(SlotwiseError, match=why):
+        unproven(folder)
+
+
+def test_code_that_files_leaves_out_is_not_left_out_in_silence(tmp_path: Path) -> None:
+    folder = unpacked(tmp_path, "without", {"code/inference.py": ONE})
+    (folder / "model.toml").write_text(TOML.format(name="without", files="[]"))
+    with pytest.raises(SlotwiseError, match=r"would not hold code/inference\.py"):
+        unproven(folder)
+
+
+def test_the_archives_own_program_wins_over_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("first_program", "second_program"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    files = {"code/first_program.py": ONE % "the first", "code/second_program.py": ONE % "the second"}
+    archive = unproven(unpacked(tmp_path, "two", files, "first_program.py"))
+    monkeypatch.setenv("SAGEMAKER_PROGRAM", "second_program.py")
+    assert Served.of(archive, {}).ask([b"1"])[0].body == b"the first"
+
+
+@pytest.mark.parametrize(("program", "why"), [("predict.py", "is not there"), ("empty_program.py", "defines none of")])
+def test_a_program_that_the_environment_names_has_its_functions(
+    program: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = unproven(unpacked(tmp_path, "env", {"code/inference.py": ONE, "code/empty_program.py": "import os"}))
+    monkeypatch.setenv("SAGEMAKER_PROGRAM", program)
+    with pytest.raises(ValueError, match=why):
         Served.of(archive, {})
