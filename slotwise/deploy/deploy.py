@@ -15,7 +15,7 @@ from slotwise.archive.build import build
 from slotwise.archive.download import another_archive, fetch, is_url
 from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
-from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.guarding.guarded import guard, guards, proof_of
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.store import archive_file, is_stored
@@ -48,8 +48,22 @@ def obtain(
     info = _obtained(what, model_store, sha256, say, guarded)
     if not (guarded and lacks(info)):
         return info
-    say(f"guarding {info.path.name}; {GuardProof().sentence()}")
-    return inspect(guard(info.path, model_store / f"{info.path.stem}-guarded.mar"))
+    return _guarded(info, model_store, say)
+
+
+def _guarded(theirs: ArchiveInfo, model_store: Path, say: Callable[[str], None]) -> ArchiveInfo:
+    """The guarded form of an archive of another tool; one that is there already keeps its proof and its terms."""
+    target = model_store / f"{theirs.path.stem}-guarded.mar"
+    for path in dict.fromkeys([theirs.path.with_name(target.name), target]):
+        if path.is_file() and guards(made := inspect(path), theirs):
+            proof = proof_of(path) or GuardProof()
+            say(f"{path} is the guard of {theirs.path.name}; {proof.sentence()}")
+            return made if path.resolve() == target.resolve() else _copy(made, model_store)
+    if target.is_file() and proof_of(target) is None:
+        raise SlotwiseError(f"{target} is there already, and no guarded archive", "give it, or yours, another name")
+    again = ", anew, since the one that is there was made of another one" if target.is_file() else ""
+    say(f"guarding {theirs.path.name}{again}; {GuardProof().sentence()}")
+    return inspect(guard(theirs.path, target))
 
 
 def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[str], None], anywhere: bool) -> ArchiveInfo:

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import asdict
@@ -14,10 +15,12 @@ from typing import Any
 
 import pytest
 
-from slotwise.archive.guarding.guarded import guard, guard_code
+from slotwise.archive.guarding.guard_proof import Example, GuardProof
+from slotwise.archive.guarding.guarded import guard, guard_code, proof_of
 from slotwise.archive.inspection import extract, inspect
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.real_worker import RealWorker, WorkerFault
+from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from tests.archive.foreign_archives import FUNCTION, legacy_archive, mms_archive, torch_archive, zipped
@@ -424,3 +427,30 @@ def test_the_command_prints_one_line(tmp_path: Path) -> None:
     done = slotwise("guard", "stream.mar", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0].startswith("error: stream.mar cannot be guarded: it streams its answers")
+
+
+def test_what_was_guarded_and_refuted_is_served_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs, store, said = torch_archive(tmp_path, FUNCTION), tmp_path / "store", list[str]()
+    refuted = GuardProof(False, "a.txt: its answer changes", ("0" * 64,), (2,))
+    monkeypatch.setattr("slotwise.archive.guarding.guarded.prove_guarded", lambda *_: refuted)
+    guarded = guard(theirs, audit=0.5, bad_input=["TypeError"], examples=[Example("a.txt", b"1")])
+    before = guarded.read_bytes()
+    assert obtain(str(theirs), tmp_path, guarded=True, say=said.append).path.read_bytes() == before
+    assert "REFUTED" in said[-1]
+    for _ in range(2):  # it is taken into the store, and there it stays
+        assert obtain(str(theirs), store, guarded=True, say=said.append).path.read_bytes() == before
+    guarded.unlink()
+    assert obtain(str(theirs), store, guarded=True).path.read_bytes() == before
+
+
+def test_of_another_archive_it_is_guarded_anew_and_another_file_is_left(tmp_path: Path) -> None:
+    said = list[str]()
+    guarded = guard(torch_archive(tmp_path, FUNCTION), audit=0.5)
+    theirs = torch_archive(tmp_path, FUNCTION + "\nother = 1\n")
+    assert proof_of(obtain(str(theirs), tmp_path, guarded=True, say=said.append).path) == GuardProof()
+    assert "anew" in said[-1]
+    shutil.copyfile(project.PACKAGE.parent / "tests" / "fixtures" / "sums-0.2.0.mar", guarded)
+    before = guarded.read_bytes()
+    with pytest.raises(SlotwiseError, match="is there already, and no guarded archive"):
+        obtain(str(theirs), tmp_path, guarded=True)
+    assert guarded.read_bytes() == before

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.guarding.foreign import GUARD, TERMS, asked_once, objection
 from slotwise.archive.guarding.guard_proof import Example, GuardProof, prove_guarded
 from slotwise.archive.inspection import manifest_of, opened
-from slotwise.archive.packaging import MANIFEST, WORKER, FileContent, in_archive, in_text, write_zip
+from slotwise.archive.packaging import DIGESTS, MANIFEST, WORKER, FileContent, in_archive, in_text, write_zip
 from slotwise.archive.zip_safety import read_small
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -105,6 +106,25 @@ def proof_of(path: Path) -> GuardProof | None:
         if TERMS not in source.namelist():
             return None
         return GuardProof.from_terms(json.loads(read_small(source, TERMS)))
+
+
+def guards(guarded: ArchiveInfo, theirs: ArchiveInfo) -> bool:
+    """Whether an archive is `theirs` with a guard around it: the same files, whatever its terms and its model's name are."""
+    with opened(guarded.path) as source:
+        if TERMS not in source.namelist():
+            return False
+        terms = json.loads(read_small(source, TERMS))
+    return not terms.get("bare") and terms["handler"] == theirs.handler and _theirs_of(guarded) == _theirs_of(theirs)
+
+
+def _theirs_of(info: ArchiveInfo) -> tuple[dict[str, str], dict[str, Any]]:
+    """The digests of the files that a guard leaves as they are, and what it leaves of the manifest."""
+    files = {entry.name: entry.sha256 for entry in info.entries if not entry.name.endswith("/")}
+    kept = {
+        name: sha256 for name, sha256 in files.items() if name not in (MANIFEST, DIGESTS) and not name.startswith(f"{GUARD}/")
+    }
+    model = {key: value for key, value in info.manifest["model"].items() if key not in ("handler", "modelName")}
+    return kept, {**info.manifest, "model": model}
 
 
 def _contents(
