@@ -23,10 +23,11 @@ def save(folder: Path, facts: Mapping[str, Any], random: np.random.Generator, te
     write_whole(folder / RESUME, {**tensors, "told": told, "torch": torch.random.get_rng_state()})
 
 
-def load(folder: Path, plan: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
+def load(folder: Path, plan: Mapping[str, Any], learns: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
     """The facts and tensors that `save` wrote; both random generators go on from there.
 
-    Raises SlotwiseError where there is nothing to go on with, and where it was started with other options.
+    learns: what the kept result has to say, too, such as its labels. Raises SlotwiseError where there is nothing to go on with,
+    and where it was started with other options, or learned something else.
     """
     try:
         kept: dict[str, Any] = torch.load(folder / RESUME, map_location="cpu", weights_only=True)
@@ -39,6 +40,10 @@ def load(folder: Path, plan: Mapping[str, Any], random: np.random.Generator) -> 
     if changed:
         option = f"--{changed[0].replace('_', '-')} {facts['plan'].get(changed[0])}"
         raise SlotwiseError(f"the training in {folder} was started with {option}", f"give {option} again, or {AGAIN}")
+    other = [name for name, value in learns.items() if facts["result"].get(name) != value]
+    if other:
+        hint = f"restore the {other[0]} that it was started with, or {AGAIN}"
+        raise SlotwiseError(f"the training in {folder} was started with another {other[0]}", hint)
     random.bit_generator.state = facts.pop("random")
     torch.random.set_rng_state(kept.pop("torch"))
     return {**facts, **kept}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -53,6 +54,14 @@ class LabelledPictures:
         """Up to `most` of the files, evenly from all classes."""
         rows = np.linspace(0, len(self) - 1, min(most, len(self))).round().astype(int)
         return [self.files[row] for row in rows]
+
+
+def digest(folder: Path, files: Sequence[Path]) -> str:
+    """The SHA-256 of these files of a folder, with their paths there."""
+    whole = hashlib.sha256()
+    for file in files:
+        whole.update(f"{file.relative_to(folder)} {hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode("utf-8", "replace"))
+    return whole.hexdigest()
 
 
 def _class_folders(folder: Path, labels: Sequence[str]) -> list[Path]:

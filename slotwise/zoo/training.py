@@ -29,12 +29,14 @@ from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import has_cuda
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import checkpoint, frozen_body
-from slotwise.zoo.image_folder import LabelledPictures, batches
+from slotwise.zoo.image_folder import LabelledPictures, batches, digest
 from slotwise.zoo.start import Start, start_of
 from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
+
+LEARNS = ("labels", "network", "input", "data")  # of a result: with another one, kept weights answer something else
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,15 @@ class TrainingPlan:
 class TrainingResult:
     """What came of it. confusion[true][answered] counts validation pictures, in the order of `labels`.
 
-    best_epoch: 0 where the network with only its last layer trained answers best; frozen_accuracy: what that reached.
+    data: a digest of every picture and its class's folder. best_epoch: 0 where the network with only its last layer trained
+    answers best; frozen_accuracy: what that reached.
     """
 
     labels: list[str]
     network: str
     input: dict[str, Any]
     plan: dict[str, Any]
+    data: str = ""
     frozen_accuracy: float | None = None
     accuracy: float = 0.0
     loss: float = math.inf
@@ -88,6 +92,7 @@ def train(
     train_set, validation = LabelledPictures.find(data / "train", spec.labels), LabelledPictures.find(data / "val", spec.labels)
     start = start_of(spec, plan.weights)
     result = TrainingResult(list(spec.labels), start.network, preprocessing(spec, start), asdict(plan))
+    result.data = digest(data, [*train_set.files, *validation.files])
     result.train_pictures, result.validation_pictures = len(train_set), len(validation)
     result.left_out = train_set.left_out + validation.left_out
     with _repeatable(plan.seed):
@@ -217,7 +222,8 @@ class _Run:
 
     def _go_on(self, states: Mapping[str, Any]) -> None:
         """Take up what a training that was stopped had come to."""
-        kept = checkpoint.load(self.folder, asdict(self.plan), self.random)
+        learns = {name: getattr(self.result, name) for name in LEARNS}
+        kept = checkpoint.load(self.folder, asdict(self.plan), learns, self.random)
         for name, part in states.items():
             part.load_state_dict(kept[name])
         self.best = kept["best"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -150,6 +151,33 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(model: Path, data: Pa
     assert not (folder / "training.resume").exists()
     with console.progress() as shown, pytest.raises(SlotwiseError, match="holds no training that was stopped"):
         training.train(spec, data, folder, plan, shown, resume=True)
+
+
+@pytest.mark.parametrize("other", ["labels", "network", "input", "data"])
+def test_a_training_of_something_else_does_not_go_on(other: str, model: Path, data: Path, tmp_path: Path) -> None:
+    plan, spec, folder = replace(PLAN, epochs=2, patience=1), load_spec(model), tmp_path / "stopped"
+
+    def stopped(*_: Any) -> float:
+        raise KeyboardInterrupt
+
+    look = training._Run._look
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Run, "_look", lambda run, epoch: look(run, epoch) if epoch < 2 else stopped())
+        with pytest.raises(KeyboardInterrupt):
+            training.train(spec, data, folder, plan, Progress(disable=True))
+    if other == "data":
+        data = Path(shutil.copytree(data, tmp_path / "data"))
+        ant = min((data / "train" / "ants").glob("[0-9]*"))
+        ant.rename(data / "train" / "bees" / ant.name)
+    changed = {
+        "labels": {"labels": spec.labels[::-1]},
+        "network": {"options": {**spec.options, "network": "resnet34"}},
+        "input": {"input": spec.input.model_copy(update={"interpolation": "nearest"})},
+    }
+    before = (folder / "training.json").read_bytes()
+    with pytest.raises(SlotwiseError, match=f"was started with another {other}"):
+        training.train(spec.model_copy(update=changed.get(other, {})), data, folder, plan, Progress(disable=True), resume=True)
+    assert (folder / "training.json").read_bytes() == before
 
 
 def test_a_folder_that_cannot_be_written_is_known_before_the_training(model: Path, data: Path) -> None:
