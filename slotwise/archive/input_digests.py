@@ -1,16 +1,18 @@
 """What an archive is built from: which files, and their digests.
 
 The archive carries them, so that `serve` and `register` can tell what was changed since. What make.py makes is kept under a
-digest of all that it depends on, the code outside the model's folder included.
+digest of all that it can depend on: every file of the model's folder, its weights, and the code outside that folder.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slotwise.archive.inspection import file_sha256
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec, load_spec
 
@@ -31,11 +33,11 @@ def input_digests(folder: Path, spec: ModelSpec) -> dict[str, str]:
     """The SHA-256 of every file that the archive of the model in `folder` is built from, by its path there."""
     digests = {DESCRIPTION: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}
     if not spec.handler.endswith(".py"):
-        digests[f"handlers/{spec.handler}.py"] = _sha256(project.handler_file(spec.handler))
+        digests[f"handlers/{spec.handler}.py"] = file_sha256(project.handler_file(spec.handler))
     for stage in spec.stages:
         own = stage_folder(folder, stage.model)
         digests |= {f"stages/{stage.name}/{path}": sha256 for path, sha256 in input_digests(own, load_spec(own)).items()}
-    return digests | {file.relative_to(folder).as_posix(): _sha256(file) for file in _files(folder, spec)}
+    return digests | {file.relative_to(folder).as_posix(): file_sha256(file) for file in _files(folder, spec)}
 
 
 def stage_folder(folder: Path, model: str) -> Path:
@@ -50,23 +52,24 @@ def changed_input(built: dict[str, str], folder: Path, spec: ModelSpec) -> str:
     return next((path for path in sorted({*built, *now}) if built.get(path) != now.get(path)), "")
 
 
-def made_key(folder: Path, spec: ModelSpec, weights: str | None) -> str:
+def made_key(folder: Path, spec: ModelSpec, weights: str | None, made: Mapping[str, str]) -> str:
     """A digest of all that make.py's result depends on; what only concerns serving (batch sizes, say) is left out.
 
+    made: the digests of what make.py itself has left in the folder; files that are as it left them are no input.
     Nor are the versions of engines in it: what was made with others is completed (archive/make_script.py), not made anew.
     """
     digest = hashlib.sha256(spec.model_dump_json(exclude=SERVING).encode())
-    for name, sha256 in input_digests(folder, spec).items():
-        if name != DESCRIPTION:
+    own = {file.relative_to(folder).as_posix(): file_sha256(file) for file in _whole(folder)}
+    for name, sha256 in sorted({**own, **input_digests(folder, spec)}.items()):
+        if name != DESCRIPTION and made.get(name) != sha256:
             digest.update(f"\n{name} {sha256}".encode())
     code = [file for room in CODE for file in sorted((project.PACKAGE / room).glob("*.py"))]
     for file in [*code, *_scripts_of_others(folder)]:
-        digest.update(f"\n{file.parent.name}/{file.name} {_sha256(file)}".encode())
+        digest.update(f"\n{file.parent.name}/{file.name} {file_sha256(file)}".encode())
     digest.update(f"\nweights {weights}\n".encode())
     path = Path(weights or "")
-    for file in [path] if path.is_file() else sorted(path.rglob("*")) if weights and path.is_dir() else []:
-        if file.is_file():
-            digest.update(f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}\n".encode())
+    for file in [path] if path.is_file() else _below(path) if weights else []:
+        digest.update(f"{file} {file_sha256(file)}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:16]
 
 
@@ -80,14 +83,29 @@ def _files(folder: Path, spec: ModelSpec) -> Iterator[Path]:
                 yield file
 
 
+def _whole(folder: Path) -> Iterator[Path]:
+    """Every file of a model's folder that its make.py may read: no hidden one, no bytecode, and not what a build writes."""
+    for file in _below(folder):
+        if not file.name.endswith((".mar", ".report.json")):
+            yield file
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, also by way of links, and no folder twice; hidden ones and installed packages are left out."""
+    state, seen = os.path.realpath(project.state_root()), set[str]()
+    for path, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(path)
+        if real in seen or real == state or "pyvenv.cfg" in names:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if name != "__pycache__" and not name.startswith("."))
+        yield from (file for name in sorted(names) if not name.startswith(".") and (file := Path(path, name)).is_file())
+
+
 def _scripts_of_others(folder: Path) -> Iterator[Path]:
     """The scripts of every other model that this one's scripts name."""
     text = "\n".join(file.read_text("utf-8", "replace") for file in sorted(folder.glob("*.py")))
     for name, other in project.models().items():
         if other.resolve() != folder.resolve() and re.search(rf"[\"']{re.escape(name)}[\"']", text):
             yield from sorted(other.glob("*.py"))
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from slotwise import console
 from slotwise.archive.input_digests import made_key
+from slotwise.archive.made_beside import left_beside, noting_what_is_left
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
 from slotwise.interrupts import held, let_through
@@ -50,12 +51,14 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
     """
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
-    out = shelf / made_key(folder, spec, weights)
     script = folder / "make.py"
     with _locked(shelf / ".lock"):
+        out = shelf / made_key(folder, spec, weights, left_beside(script, shelf))
         if (out / MEASURED).is_file():
             try:
-                return out, _completed(out, script, spec, progress)
+                measured = _completed(out, script, spec, progress)
+                console.say(f"{spec.name}: its inputs are what they were: what its make.py made earlier is taken")
+                return out, measured
             except SlotwiseError as error:
                 console.say(f"{spec.name}: what was made earlier does not hold here, it is made anew: {error.message}")
         with _partial(shelf / f"{out.name}.partial") as partial:
@@ -177,7 +180,8 @@ def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, 
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
-        result = getattr(module, function)(out, *arguments) or {}
+        with noting_what_is_left(script, out.parent):
+            result = getattr(module, function)(out, *arguments) or {}
         as_kept: dict[str, Any] = json.loads(json.dumps(result, default=float))
         return as_kept
     except SlotwiseError:

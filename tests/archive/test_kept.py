@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,70 @@ def test_what_a_script_measures_is_measured_again_by_other_versions(machine: Mac
     machine.others = {"torch": "9.9"}
     assert measured(folder, store)["with"]["torch"] == "9.9"
     assert (folder / "measured.log").read_text() == "measured\nmeasured\n"
+
+
+READS = """
+from pathlib import Path
+
+
+def make(out, weights, progress):
+    here = Path(__file__).parent
+    rows = [file.read_text() for file in sorted(here.rglob("*.csv")) + ([Path(weights)] if weights else [])]
+    (out / "net.bin").write_text("".join(rows))
+    for left in ("log.txt", "seen.json"):
+        with (here / left).open("a") as log:
+            log.write("made")
+    return {}
+"""
+
+
+@pytest.fixture
+def reading(machine: Machine, tmp_path: Path) -> Path:
+    """A model whose make.py copies every .csv of its folder, and leaves two files there."""
+    folder = model(tmp_path / "small", READS, 'name = "small"\nhandler = "h.py"\nfiles = ["net.bin"]\n')
+    (folder / "h.py").write_text("from slotwise.worker import BatchHandler\nhandle = BatchHandler\n")
+    for name in ("rows.csv", "more/deep/rows.csv"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("first")
+    return folder
+
+
+def kept_in(folder: Path, weights: Path | None = None) -> tuple[str, int]:
+    """What a build takes of make.py, and how often that ran until now. Its archive is written into the folder, too."""
+    archive = build(
+        folder, folder / "model_store", None if weights is None else str(weights), prove=lambda laid_out, spec: None
+    )
+    with zipfile.ZipFile(archive) as source:
+        return source.read("net.bin").decode(), (folder / "log.txt").read_text().count("made")
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "more/deep/rows.csv"])
+def test_data_that_has_changed_is_read_again(reading: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [kept_in(reading), kept_in(reading)] == [("firstfirst", 1)] * 2, "what it writes itself is no input"
+    assert "what its make.py made earlier is taken" in " ".join(capsys.readouterr().err.split())
+    before = (reading / name).stat()
+    (reading / name).write_text("later")
+    os.utime(reading / name, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sorted([kept_in(reading)[0][:5], kept_in(reading)[0][5:]]) == ["first", "later"]
+    assert kept_in(reading)[1] == 2
+    (reading / "log.txt").write_text("made" * 5)  # a person's now
+    assert kept_in(reading)[1] == 6
+
+
+def test_data_behind_a_link_counts(reading: Path, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "a.csv").write_text("1")
+    (reading / "link").symlink_to(tmp_path / "far")
+    before = kept_in(reading)
+    (tmp_path / "far" / "a.csv").write_text("2")
+    assert kept_in(reading)[1] == before[1] + 1
+
+
+def test_weights_of_the_same_size_and_time_are_others(reading: Path, tmp_path: Path) -> None:
+    weights = tmp_path / "w.pt"
+    weights.write_text("one")
+    assert kept_in(reading, weights)[0].endswith("one")
+    before = weights.stat()
+    weights.write_text("two")
+    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert kept_in(reading, weights)[0].endswith("two")
