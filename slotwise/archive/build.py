@@ -45,7 +45,8 @@ def build(
 ) -> Path:
     """Build OUT_DIR/NAME.mar (model_store/ by default) and NAME.report.json beside it. Returns the archive's path.
 
-    Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it.
+    Where NAME.mar holds another version, it stays, and this one becomes NAME-VERSION.mar beside it. Another model's archive, or
+    another tool's, is never overwritten.
 
     weights: passed to the model's make.py. int8: the archive serves in int8; the report's `int8` says how far that agrees with
     fp32. prove: in place of the proof that its rows keep apart.
@@ -59,6 +60,7 @@ def build(
     if int8:
         need_int8(spec)
     out_dir = out_dir or project.model_store()
+    archive_file(out_dir, spec.name, spec.version)  # refused before any work, where the place is another's
     check_writable(out_dir, LEAST_MIB)
     check_writable(project.state_root())
     sources = [folder]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 from slotwise.archive.packaging import MANIFEST
 from slotwise.archive.zip_safety import DAMAGE, read_small
@@ -13,10 +14,30 @@ from slotwise.files import project
 from slotwise.model_spec import load_spec
 
 
+class _Held(NamedTuple):
+    """What a file of the store holds. ours: `slotwise build` made it."""
+
+    name: str
+    version: str
+    ours: bool
+
+
 def archive_file(store: Path, name: str, version: str) -> Path:
-    """Where this version of a model is, or is to be built: NAME.mar, or NAME-VERSION.mar beside another version's NAME.mar."""
+    """Where this version of a model is, or is to be built: NAME.mar, or NAME-VERSION.mar beside another version's NAME.mar.
+
+    Raises SlotwiseError where another model's archive has that place, or one of another tool.
+    """
     usual, own = store / f"{name}.mar", store / f"{name}-{version}.mar"
-    return own if own.is_file() or _version(usual) not in (None, version) else usual
+    held, beside = _held(usual), _held(own)
+    if beside and beside.ours and beside.name == name:
+        return own
+    if held is None or (held.ours and held[:2] == (name, version)):
+        return usual
+    for path, other in ((usual, held), (own, beside)):
+        if other and not (other.ours and other.name == name):
+            what = f"the archive of another model, {other.name!r}" if other.ours else "an archive of another tool"
+            raise SlotwiseError(f"{path} is {what}", f"move it, call the model {name} otherwise, or build with --out FOLDER")
+    return own
 
 
 def archive_of(model: str) -> Path:
@@ -39,10 +60,13 @@ def is_stored(name: str, store: Path) -> bool:
     return not described and (store / f"{name}.mar").is_file()
 
 
-def _version(archive: Path) -> str | None:
-    """The version in an archive's manifest; None where there is no archive, or one that nobody can use."""
+def _held(archive: Path) -> _Held | None:
+    """What an archive's manifest says of it; None where there is no archive, or one that is damaged."""
     try:
         with zipfile.ZipFile(archive) as source:
-            return str(json.loads(read_small(source, MANIFEST))["model"]["modelVersion"])
-    except (*DAMAGE, KeyError, TypeError, RuntimeError):  # RuntimeError: encrypted, or nested too deeply
+            if MANIFEST not in source.namelist():  # laid out for Multi Model Server before 1.0, or no model archive
+                return _Held("", "", False)
+            model = json.loads(read_small(source, MANIFEST))["model"]
+            return _Held(str(model["modelName"]), str(model.get("modelVersion")), "slotwise.json" in source.namelist())
+    except (*DAMAGE, KeyError, TypeError, AttributeError, RuntimeError):  # RuntimeError: encrypted, or nested too deeply
         return None

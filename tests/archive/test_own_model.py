@@ -16,6 +16,7 @@ from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine
 from slotwise.worker.environment.settings import Settings
+from tests.archive.foreign_archives import FUNCTION, legacy_archive, torch_archive
 
 torch = pytest.importorskip("torch")
 
@@ -55,6 +56,48 @@ def test_an_archive_that_is_older_than_its_model_is_served_with_a_word(mine: Pat
     with (mine / "weights.pt").open("ab") as weights:
         weights.write(b" ")
     assert "before weights.pt was changed" in obtained()[0]
+
+
+HANDLER = """
+from slotwise.worker import BatchHandler
+handle = BatchHandler
+"""
+
+
+def small(folder: Path, name: str, version: str) -> Path:
+    """A model that is built without a proof."""
+    folder.mkdir(exist_ok=True)
+    (folder / "h.py").write_text(HANDLER)
+    (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "h.py"\n')
+    return folder
+
+
+def test_another_models_archive_is_no_target(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+
+    def made(name: str, version: str) -> str:
+        return build(small(tmp_path / name, name, version), store, prove=lambda laid_out, spec: None).name
+
+    assert [made("yolo", "7"), made("yolo-8", "1.0")] == ["yolo.mar", "yolo-8.mar"]
+    before = (store / "yolo-8.mar").read_bytes()
+    with pytest.raises(SlotwiseError, match=r"yolo-8\.mar is the archive of another model, 'yolo-8'"):
+        made("yolo", "8")
+    with pytest.raises(SlotwiseError, match="of another model"):
+        obtain(str(tmp_path / "yolo"), store)
+    assert (store / "yolo-8.mar").read_bytes() == before
+    (store / "yolo-8.mar").unlink()
+    assert [made("yolo", "8"), made("yolo", "8"), made("yolo", "7")] == ["yolo-8.mar", "yolo-8.mar", "yolo.mar"]
+    with pytest.raises(SlotwiseError, match="of another model, 'yolo'"):
+        made("yolo-8", "1.0")
+
+
+def test_another_tools_archive_is_no_target(tmp_path: Path) -> None:
+    for theirs in (torch_archive(tmp_path, FUNCTION), legacy_archive(tmp_path / "legacy.mar")):
+        before = theirs.read_bytes()
+        with pytest.raises(SlotwiseError, match=f"{theirs.name} is an archive of another tool"):
+            build(small(tmp_path / "own", theirs.stem, "1.0"), tmp_path, prove=lambda laid_out, spec: None)
+        assert theirs.read_bytes() == before
+        assert not theirs.with_name(f"{theirs.stem}.report.json").exists()
 
 
 def test_an_archive_does_not_replace_another_of_its_name(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
