@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -54,7 +55,20 @@ def build(
 
     Raises SlotwiseError for what cannot be built, and for int8 that does not answer as fp32 does.
     """
-    folder = project.model_folder(str(folder_or_name))
+    with tempfile.TemporaryDirectory(prefix="slotwise-stages-") as place:
+        return _build(project.model_folder(str(folder_or_name)), out_dir, weights, progress, int8, prove, Path(place))
+
+
+def _build(
+    folder: Path,
+    out_dir: Path | None,
+    weights: str | None,
+    progress: Progress | None,
+    int8: bool,
+    prove: Callable[[Path, ModelSpec], None] | None,
+    place: Path,
+) -> Path:
+    """As `build`. place: where its stages are laid out."""
     spec = load_spec(folder)
     inputs = input_digests(folder, spec)
     if int8:
@@ -65,7 +79,7 @@ def build(
     check_writable(project.state_root())
     sources = [folder]
     started = time.monotonic()
-    spec, laid_out = with_stages(spec, folder, lambda one, out: build(one, out, prove=prove))
+    spec, laid_out = with_stages(spec, folder, place, lambda one, out: build(one, out, prove=prove))
     out: Path | None = None
     measured: dict[str, Any] = {}
     if (folder / "make.py").is_file():

@@ -11,7 +11,6 @@ from pathlib import Path
 from slotwise.archive.input_digests import stage_folder
 from slotwise.archive.inspection import extract, inspect
 from slotwise.errors import SlotwiseError
-from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.stages.stage_chain import FOLDER
 
@@ -19,10 +18,13 @@ HANDLER = "stages"
 LEFT_OUT = ("slotwise", "MAR-INF")  # the outer archive has them
 
 
-def with_stages(spec: ModelSpec, folder: Path, build: Callable[[Path, Path], Path]) -> tuple[ModelSpec, list[Path]]:
-    """The description with what the worker reads of its stages, and the folder in which they are laid out.
+def with_stages(
+    spec: ModelSpec, folder: Path, place: Path, build: Callable[[Path, Path], Path]
+) -> tuple[ModelSpec, list[Path]]:
+    """The description with what the worker reads of its stages, and `place`, in which they are laid out.
 
-    build(folder, out): builds a stage's archive. Raises SlotwiseError for stages that are not for one process.
+    place: an empty folder of this build alone. build(folder, out): builds a stage's archive. Raises SlotwiseError for stages
+    that are not for one process.
     """
     if (spec.handler == HANDLER) != bool(spec.stages):
         raise SlotwiseError(
@@ -34,8 +36,6 @@ def with_stages(spec: ModelSpec, folder: Path, build: Callable[[Path, Path], Pat
     names = [stage.name for stage in spec.stages]
     if len(names) < 2 or len(set(names)) < len(names):
         raise SlotwiseError(f"{spec.name}: [[stages]] are two or more, of different names", "one model alone needs no stages")
-    place = project.cache_dir() / spec.name / "laid-out"
-    shutil.rmtree(place, ignore_errors=True)
     about: list[dict[str, str]] = []
     modules: dict[str, str] = {}
     for stage in spec.stages:

@@ -60,12 +60,21 @@ def pack(
         work = Path(name)
         stage = work / "stage"
         handler = _stage(spec, sources, stage, inputs)
+        laid_out = _names(stage)
         packed = _run_archiver(spec, handler, work)
+        if lost := sorted(laid_out - _names(packed)):  # it leaves out a link that leads nowhere
+            raise SlotwiseError(f"model {spec.name}: {lost[0]} was gone when it was packed", "build it again")
         _fix_manifest(packed / MANIFEST)
         with let_through():  # a large network takes a minute
             prove(packed, spec)
         with written_whole(archive) as unfinished:
             write_zip(in_folder(packed), unfinished)
+
+
+def _names(folder: Path) -> set[str]:
+    """Every file below a folder, by way of links, too."""
+    files = (Path(path, name) for path, _, names in os.walk(folder, followlinks=True) for name in names)
+    return {file.relative_to(folder).as_posix() for file in files}
 
 
 def worker_code() -> dict[str, Path]:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.archive import packaging
 from slotwise.archive.build import build
 from slotwise.archive.input_digests import changed_input, input_digests
+from slotwise.archive.inspection import inspect
 from slotwise.errors import SlotwiseError
-from slotwise.model_spec import load_spec
+from slotwise.model_spec import ModelSpec, load_spec
 from tests.worker.serving import Served
 
 SPLIT = """
@@ -105,6 +107,34 @@ def test_a_changed_stage_is_a_changed_model(both: Path) -> None:
     (both.parent / "double" / "factor.py").write_text("FACTOR = 3\n")
     assert changed_input(before, both, spec) == "stages/double/factor.py"
     assert Served.of(build(both, both / "store"), {}).ask([b"5"])[0].value == [{"place": 0, "answer": 15.0}]
+
+
+def test_two_builds_at_once_share_no_folder(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, other = packaging._run_archiver, both.parent / "other"
+    model(other, "stages", STAGES.replace('"split"\nmodel = "split"', '"first"\nmodel = "../words/split"'))
+    (other / "model.toml").write_text((other / "model.toml").read_text().replace('"other"', '"words"'))
+
+    def meanwhile(spec: ModelSpec, handler: Path, work: Path) -> Path:
+        if spec.name == "words":
+            monkeypatch.setattr(packaging, "_run_archiver", real)
+            build(other, other / "store")
+        return real(spec, handler, work)
+
+    monkeypatch.setattr(packaging, "_run_archiver", meanwhile)
+    archive = build(both, both / "store")
+    stages = {entry.name.split("/")[1] for entry in inspect(archive).entries if entry.name.startswith("stages/")}
+    assert stages == {"split", "double"}
+
+
+def test_a_file_that_goes_before_it_is_packed_is_missed(both: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, factor = packaging._run_archiver, both.parent / "double" / "factor.py"
+
+    def meanwhile(spec: ModelSpec, handler: Path, work: Path) -> Path:
+        factor.unlink()
+        return real(spec, handler, work)
+
+    monkeypatch.setattr(packaging, "_run_archiver", meanwhile)
+    assert refusal(both.parent / "double") == "model double: factor.py was gone when it was packed"
 
 
 def test_what_is_no_model_of_several(both: Path) -> None:
