@@ -217,6 +217,14 @@ class ModelSpec(_Section):
         own = self.handler == "tabular" or self.handler.endswith(".py")
         if self.weights.tables and not own:
             raise ValueError('LightGBM, XGBoost and skops are models of tables: handler = "tabular"')
+        called: dict[str, str] = {}
+        for path in self.examples:
+            if called.setdefault(PurePosixPath(path).name, path) != path:
+                raise ValueError(f"examples: {called[PurePosixPath(path).name]} and {path} would have one name in the archive")
+        named = self.content()
+        for path in named:
+            if folder := next((other for other in named if PurePosixPath(other) in PurePosixPath(path).parents), None):
+                raise ValueError(f"files: {folder} holds {path}, which is named as well: name its other files one by one")
         return self
 
     def content(self) -> list[str]:
