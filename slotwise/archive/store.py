@@ -14,7 +14,7 @@ from slotwise.files import project
 from slotwise.model_spec import load_spec
 
 
-class _Held(NamedTuple):
+class _Stored(NamedTuple):
     """What a file of the store holds. ours: `slotwise build` made it."""
 
     name: str
@@ -60,13 +60,13 @@ def is_stored(name: str, store: Path) -> bool:
     return not described and (store / f"{name}.mar").is_file()
 
 
-def _held(archive: Path) -> _Held | None:
+def _held(archive: Path) -> _Stored | None:
     """What an archive's manifest says of it; None where there is no archive, or one that is damaged."""
     try:
         with zipfile.ZipFile(archive) as source:
             if MANIFEST not in source.namelist():  # laid out for Multi Model Server before 1.0, or no model archive
-                return _Held("", "", False)
+                return _Stored("", "", False)
             model = json.loads(read_small(source, MANIFEST))["model"]
-            return _Held(str(model["modelName"]), str(model.get("modelVersion")), "slotwise.json" in source.namelist())
+            return _Stored(str(model["modelName"]), str(model.get("modelVersion")), "slotwise.json" in source.namelist())
     except (*DAMAGE, KeyError, TypeError, AttributeError, RuntimeError):  # RuntimeError: encrypted, or nested too deeply
         return None
