@@ -43,7 +43,7 @@ def load(folder: Path, plan: Mapping[str, Any], learns: Mapping[str, Any], rando
     other = [name for name, value in learns.items() if facts["result"].get(name) != value]
     if other:
         hint = f"restore the {other[0]} that it was started with, or {AGAIN}"
-        raise SlotwiseError(f"the training in {folder} was started with another {other[0]}", hint)
+        raise SlotwiseError(f"the training in {folder} was started with other {other[0]}", hint)
     random.bit_generator.state = facts.pop("random")
     torch.random.set_rng_state(kept.pop("torch"))
     return {**facts, **kept}

@@ -175,7 +175,7 @@ def test_a_training_of_something_else_does_not_go_on(other: str, model: Path, da
         "input": {"input": spec.input.model_copy(update={"interpolation": "nearest"})},
     }
     before = (folder / "training.json").read_bytes()
-    with pytest.raises(SlotwiseError, match=f"was started with another {other}"):
+    with pytest.raises(SlotwiseError, match=f"was started with other {other}"):
         training.train(spec.model_copy(update=changed.get(other, {})), data, folder, plan, Progress(disable=True), resume=True)
     assert (folder / "training.json").read_bytes() == before
 
