@@ -6,9 +6,11 @@ processor, is kept and not proven again.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +23,7 @@ from slotwise.model_spec import ModelSpec
 from slotwise.profiles.profile import load_profile
 from slotwise.worker.engines import processor
 from slotwise.worker.engines.choice import recall, remember
-from slotwise.worker.separability.about import LIBRARIES, version_of
+from slotwise.worker.separability.about import LIBRARIES, imported_versions, version_of
 from slotwise.worker.separability.proof import KEY, SETTINGS, carried
 from slotwise.worker.separability.verdict import Verdict
 
@@ -63,7 +65,7 @@ def _kept(folder: Path, spec: ModelSpec) -> dict[str, Any]:
     if isinstance(before, dict):
         return before
     proof = _prove(folder, spec)
-    if "why" not in proof:
+    if not proof.keys() & {"why", "ended"}:  # what ended it may have been the machine
         shelf.parent.mkdir(parents=True, exist_ok=True)
         remember(shelf, key, proof)
     return proof
@@ -83,11 +85,16 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
     command += [profile] if profile else []
     own = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
     environ = {**own, "PYTHONPATH": str(folder)}
+    nobody = subprocess.DEVNULL  # also of what the handler starts, which may stay
+    pipes: dict[str, Any] = {"stdin": nobody, "stdout": subprocess.PIPE, "stderr": nobody, "text": True}
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S
-        )
-        return dict(json.loads(done.stdout)) if done.returncode == 0 else _ended(f"it ends the worker ({done.returncode})")
+        with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=True, **pipes) as child:
+            try:
+                said, _ = child.communicate(timeout=LIMIT_S)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+        return dict(json.loads(said)) if child.returncode == 0 else _ended(f"it ends the worker ({child.returncode})")
     except subprocess.TimeoutExpired:
         return _ended(f"it does not end in {LIMIT_S:.0f} s")
     finally:
@@ -96,14 +103,21 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
 
 
 def _ended(why: str) -> dict[str, Any]:
-    """Nothing is known, and no server's worker shall try: a verdict about nobody's engine holds for each of them."""
-    return {"verdicts": [Verdict(None, f"when it is tried, {why}").to_json()]}
+    """Nothing is known, and no server's worker shall try: a verdict about nobody's engine holds for each, one row at a time."""
+    return {"verdicts": [Verdict(None, f"when it is tried, {why}", most_rows=1).to_json()], "ended": True}
 
 
 def _key(folder: Path) -> str:
     """A digest of all that a proof depends on."""
-    digest = hashlib.sha256(json.dumps([processor.named(), {name: version_of(name) for name in LIBRARIES}]).encode())
+    handler = folder / f"{_handler(folder)}.py"
+    versions = [sys.version, {name: version_of(name) for name in LIBRARIES}, imported_versions(handler)]
+    digest = hashlib.sha256(json.dumps([processor.named(), versions]).encode())
     for file in sorted(path for path in folder.rglob("*") if path.is_file() and "MAR-INF" not in path.parts):
         with file.open("rb") as source:
             digest.update(f"{file.relative_to(folder)} {hashlib.file_digest(source, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
+
+
+def _handler(folder: Path) -> str:
+    manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+    return str(manifest["model"]["handler"].partition(":")[0]).removesuffix(".py")

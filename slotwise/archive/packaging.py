@@ -65,8 +65,10 @@ def pack(
         if lost := sorted(laid_out - _names(packed)):  # it leaves out a link that leads nowhere
             raise SlotwiseError(f"model {spec.name}: {lost[0]} was gone when it was packed", "build it again")
         _fix_manifest(packed / MANIFEST)
+        before = _states(packed)
         with let_through():  # a large network takes a minute
             prove(packed, spec)
+        _as_before(packed, before, spec.name)
         with written_whole(archive) as unfinished:
             write_zip(in_folder(packed), unfinished)
 
@@ -75,6 +77,22 @@ def _names(folder: Path) -> set[str]:
     """Every file below a folder, by way of links, too."""
     files = (Path(path, name) for path, _, names in os.walk(folder, followlinks=True) for name in names)
     return {file.relative_to(folder).as_posix() for file in files}
+
+
+def _states(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of every file but the one that a proof writes."""
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name != "slotwise.json")
+    return {file: (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
+
+
+def _as_before(folder: Path, before: Mapping[Path, tuple[int, int]], name: str) -> None:
+    """Remove what the handler has written there when it was tried. Raises SlotwiseError where it has changed a file."""
+    after = _states(folder)
+    if changed := [file for file in before if after.get(file) != before[file]]:
+        place = changed[0].relative_to(folder)
+        raise SlotwiseError(f"{name}: its handler changes {place} of its own archive", "let it write to a temporary folder")
+    for file in after.keys() - before.keys():
+        file.unlink()
 
 
 def worker_code() -> dict[str, Path]:

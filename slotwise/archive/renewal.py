@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import mimetypes
+import re
 import shlex
 import shutil
 from collections.abc import Callable
@@ -31,6 +32,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
 from slotwise.worker.separability.agree import agree
+from slotwise.worker.separability.proof import KEY
 
 MOVED = {  # modules of earlier workers that handlers imported, and where they are
     "errors": "slot_errors",
@@ -42,6 +44,7 @@ MOVED = {  # modules of earlier workers that handlers imported, and where they a
     "settings": "environment.settings",
 }
 MOST_EXAMPLES = 32
+STAGE = re.compile(r"stages/[^/]+/slotwise\.json")
 
 
 @dataclass(frozen=True)
@@ -142,10 +145,16 @@ def _fresh(info: ArchiveInfo, old: dict[str, FileContent]) -> dict[str, FileCont
         about = "slotwise.json"
         code = {name: in_file(file) for name, file in worker_code().items()}
         code |= {name: in_text(text) for name, text in _at_old_places(old, code).items()}
-    with old[about].open() as file:
-        described: dict[str, Any] = json.load(file)
-    described |= {"worker": WORKER, "slotwise": __version__}
-    return code | {about: in_text(json.dumps(described, indent=2, sort_keys=True))}
+    new_worker = any(old[name].sha256() != content.sha256() for name, content in code.items() if name in old)
+    told = {about, *(name for name in old if new_worker and STAGE.fullmatch(name))}
+    described: dict[str, dict[str, Any]] = {}
+    for name in told:
+        with old[name].open() as file:
+            described[name] = json.load(file)
+        if new_worker:
+            described[name].pop(KEY, None)  # another worker has proven that; today's tries when it starts
+    described[about] |= {"worker": WORKER, "slotwise": __version__}
+    return code | {name: in_text(json.dumps(one, indent=2, sort_keys=True)) for name, one in described.items()}
 
 
 def _holds(info: ArchiveInfo, fresh: dict[str, FileContent]) -> bool:

@@ -70,7 +70,9 @@ def _line(one: Renewal) -> str:
     if one.before == one.after and not one.tried:
         return f"{one.archive}: nothing to do, it carries today's worker"
     outcome = f"{one.examples} example(s) answered"
-    if one.compared:
+    if not one.examples:
+        outcome = "it starts; it carries no examples, so no answer was compared"
+    elif one.compared:
         outcome += ", otherwise than before: " + ", ".join(one.changed) if one.changed else ", as before"
     else:
         outcome += "; the old worker answers on a server only, so nobody compared"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from slotwise.archive.build import build
+from slotwise.archive.build_proof import _key
 from slotwise.archive.inspection import inspect
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
+from slotwise.worker.separability.about import imported_versions
 from slotwise.worker.separability.proof import caller, settled
 from slotwise.worker.separability.verdict import Verdict
 from tests.worker.serving import Served
@@ -197,9 +200,7 @@ def test_a_handler_that_ends_its_process_is_tried_in_no_servers_worker(
     (folder / "mixing.py").write_text(HANDLER.replace("return (rows - rows.mean(0)) / (rows.std(0) + 1e-3)", ends))
     (folder / "model.toml").write_text(f'handler = "mixing.py"\n{TOML}')
     archive = build(folder, tmp_path / "store")
-    assert "mixed on any engine: nobody knows whether mates change a row: when it is tried, it ends the worker (3)" in (
-        capsys.readouterr().err
-    )
+    assert "mixed on any engine: rows run one by one: when it is tried, it ends the worker (3)" in (capsys.readouterr().err)
     served = Served.of(archive, {}, batch_size=1)
     assert served.ask([rows(1)[0].tobytes()])[0].code == 200
     with pytest.MonkeyPatch.context() as patch:
@@ -207,3 +208,67 @@ def test_a_handler_that_ends_its_process_is_tried_in_no_servers_worker(
         served.handler.settings = served.handler.settings.but(batch_size=8)
         verdict = settled(served.handler, caller(served.handler), served.model_dir)
     assert verdict.separable is None
+
+
+def own(folder: Path, collate: str, load: str = "return lambda x: x", head: str = "") -> Path:
+    """A handler of the author's own that changes its rows in `collate`, with an example."""
+    folder.mkdir(exist_ok=True)
+    text = HANDLER.replace("return (rows - rows.mean(0)) / (rows.std(0) + 1e-3)", collate)
+    (folder / "mixing.py").write_text(head + text.replace("return lambda x: x", load))
+    (folder / "one.f32").write_bytes(rows(1)[0].tobytes())
+    (folder / "model.toml").write_text(f'handler = "mixing.py"\nexamples = ["one.f32"]\n{TOML}')
+    return folder
+
+
+def test_a_proof_that_an_accident_has_ended_is_made_again(tmp_path: Path) -> None:
+    accident = tmp_path / "accident"
+    dies = f"__import__('os').path.exists({str(accident)!r}) and __import__('os').kill(__import__('os').getpid(), 9)"
+    folder = own(tmp_path / "mixed", f"{dies}; return rows - rows.mean(0)")
+    accident.touch()
+    (verdict,) = verdicts(build(folder, tmp_path / "store")).values()
+    assert (verdict.separable, verdict.most_rows) == (None, 1)
+    accident.unlink()
+    (verdict,) = verdicts(build(folder, tmp_path / "store")).values()
+    assert (verdict.separable, verdict.most_rows) == (False, 1)
+
+
+def test_what_a_handler_starts_does_not_hold_up_its_proof(tmp_path: Path) -> None:
+    load = "__import__('subprocess').Popen(['sleep', '600']); return lambda x: x"
+    began = time.monotonic()
+    (verdict,) = verdicts(build(own(tmp_path / "mixed", "return rows", load), tmp_path / "store")).values()
+    assert verdict.separable
+    assert time.monotonic() - began < 300
+
+
+def test_an_answer_that_depends_on_how_many_there_are_is_refuted(tmp_path: Path) -> None:
+    (verdict,) = verdicts(build(own(tmp_path / "mixed", "return rows / len(rows)"), tmp_path / "store")).values()
+    assert (verdict.separable, verdict.most_rows) == (False, 1)
+    assert "whatever its mates are" in verdict.cause
+
+
+def test_another_version_of_what_it_imports_is_another_proof(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, folder = tmp_path / "site", tmp_path / "model"
+    (library / "later").mkdir(parents=True)
+    (folder / "MAR-INF").mkdir(parents=True)
+    (folder / "MAR-INF" / "MANIFEST.json").write_text('{"model": {"handler": "mine.py:handle"}}')
+    (folder / "mine.py").write_text("import json, numpy, pytest\nfrom beside import x\n")
+    (folder / "beside.py").write_text("def x():\n    import later.on\n    from nowhere import y\n")
+    monkeypatch.syspath_prepend(str(library))
+    found = []
+    for text in ("a = 1", "a = 2"):
+        (library / "later" / "__init__.py").write_text(text)
+        found.append((_key(folder), imported_versions(folder / "mine.py")))
+    (first, imported), (second, others) = found
+    assert first != second
+    assert [line.split()[0] for line in imported] == [line.split()[0] for line in others] == ["later", "pytest"]
+    assert imported[1] == f"pytest {pytest.__version__}"
+
+
+def test_what_a_handler_writes_beside_itself_is_not_packed(tmp_path: Path) -> None:
+    writes = "(model_dir / 'compiled.bin').write_bytes(b'x'); return lambda x: x"
+    archive = build(own(tmp_path / "mixed", "return rows", writes), tmp_path / "store")
+    with zipfile.ZipFile(archive) as packed:
+        assert "compiled.bin" not in packed.namelist()
+    changes = "(model_dir / 'mixing.py').write_text('changed'); return lambda x: x"
+    with pytest.raises(SlotwiseError, match=r"its handler changes mixing\.py"):
+        build(own(tmp_path / "mixed", "return rows", changes), tmp_path / "store")

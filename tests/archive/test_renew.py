@@ -20,6 +20,7 @@ from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.worker.separability.verdict import Verdict
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.support.archives import contents
 
@@ -70,6 +71,15 @@ def test_what_is_renewed_already_is_left_alone(old: Path) -> None:
     stamp = old.stat()
     assert not renew(old).tried
     assert (old.stat().st_ino, old.stat().st_mtime_ns) == (stamp.st_ino, stamp.st_mtime_ns)
+
+
+def test_what_the_old_worker_has_proven_is_not_kept(old: Path) -> None:
+    with zipfile.ZipFile(old) as source:
+        settings = json.loads(source.read("slotwise.json"))
+    wrong = Verdict(True, "", 0, (2, 3, 4)).to_json()
+    renew(changed(old, slotwise__json=json.dumps({**settings, "separability": [wrong]})))
+    with zipfile.ZipFile(old) as source:
+        assert "separability" not in json.loads(source.read("slotwise.json"))
 
 
 def test_with_out_the_old_one_stays_and_the_report_of_the_build_follows_without(old: Path, tmp_path: Path) -> None:

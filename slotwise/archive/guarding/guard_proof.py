@@ -17,6 +17,7 @@ from typing import Any
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.errors import SlotwiseError
+from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.bits import Deviation, bits, difference
 from slotwise.worker.separability.two_batches import prove
 from slotwise.worker.separability.verdict import Verdict
@@ -120,7 +121,7 @@ def _verdicts(model: LocalModel, examples: Sequence[Example], stop_at: float) ->
     for example in examples:
         mates = {one.name: one for one in examples if one.body != example.body}
         attempt = _Attempt(model)
-        verdict = prove(attempt, example, mates, SIZES, budget_s=max(0.0, stop_at - time.monotonic()))
+        verdict = prove(attempt, example, mates, SIZES, agree=agree, budget_s=max(0.0, stop_at - time.monotonic()))
         cause = f"{example.name}: {verdict.cause}" + (attempt.far() if verdict.separable is False else "")
         verdicts.append(replace(verdict, cause=cause))
         if verdict.separable is False:

@@ -30,7 +30,7 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.mates import Company, company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
-from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove
+from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove, within
 from slotwise.worker.separability.verdict import Verdict
 
 logger = logging.getLogger(__name__)
@@ -93,12 +93,13 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
 def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
     """The verdict about this engine that the archive carries, or that an earlier worker left. None where there is neither.
 
-    most: rows of a batch. One about nobody's engine says that none shall be tried.
+    most: rows of a batch. One about nobody's engine says that none shall be tried: then rows run one by one.
     """
     verdicts = [one for one in carried(_json(model_dir / SETTINGS)) if holds_for(one, most)]
     if left := recall(model_dir / FILE, _key(model_dir, about, most)):
         verdicts += carried({KEY: [left]})
-    return next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
+    found = next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
+    return replace(found, most_rows=1) if found is not None and found.about == NOBODY else found
 
 
 def holds_for(verdict: Verdict, most: int) -> bool:
@@ -154,6 +155,7 @@ def proven(
                     copies=copies,
                     longest=whole.longest,
                     tolerance=_tolerance(handler, row, whole.longest),
+                    agree=within(_rounding(handler)),
                     settling=settling,
                     budget_s=stop_at - clock(),
                     clock=clock,
@@ -185,6 +187,11 @@ def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
     """How far padding may move a row: as far as its engine rounds, or at will where no two lengths run together."""
     if longest is not None and not any({0, 1} <= set(group) for group in handler.groups(deepcopy([longest, row]))):
         return math.inf
+    return _rounding(handler)
+
+
+def _rounding(handler: BatchHandler) -> float:
+    """How far its engine's rounding may move a number, of the largest."""
     precision = getattr(handler.engine, "precision", handler.settings.precision)
     return PADDING_ROUNDED if precision in ("bf16", "int8") else PADDING
 

@@ -8,7 +8,8 @@ needed. One bit that differs names a network that mixes rows, such as one that n
 one scale a batch. First the same batch runs twice, because a network that is not deterministic cannot be proven at all.
 
 Between two shapes, and between two places of a batch, an engine may use other kernels, which round otherwise. That is no fault.
-It is measured, because whoever compares two answers needs to know how far they may be apart.
+It is measured, because whoever compares two answers needs to know how far they may be apart. What moves a number by far more
+than rounding does makes an answer depend on how many mates there are.
 
 Where items have lengths, the longest of a batch decides how far all others are padded. So the row alone, padded to itself, is
 compared with the row beside one that is longer, within a tolerance: a network that forgets the mask moves it by far more.
@@ -34,6 +35,19 @@ NOT_DETERMINISTIC = "not deterministic"
 # How far padding may move a row's numbers, of the largest of them and its mate's. BERT, DistilBERT and RoBERTa, with a mask and
 # beside a row twice as long, moved theirs by 1e-5 in fp32; in bf16 by up to 0.04, and a lone logit near zero by 0.12, once.
 PADDING, PADDING_ROUNDED = 0.02, 0.1
+Agree = Callable[[Any, Any], bool]
+
+
+def within(tolerance: float) -> Agree:
+    """Whether a row's output alone and in a batch are the same but for rounding; of what is no number nobody knows."""
+
+    def agree(alone: Any, output: Any) -> bool:
+        if not holds_floats(alone):
+            return True  # a text or a label may be another one at a tie
+        apart = difference(alone, output).absolute
+        return math.isfinite(apart) and apart <= tolerance * max(largest(alone), largest(output))
+
+    return agree
 
 
 def prove(
@@ -45,6 +59,7 @@ def prove(
     copies: Iterable[int] = (),
     longest: Any = None,
     tolerance: float = PADDING,
+    agree: Agree = within(PADDING),
     settling: int = 1,
     budget_s: float = math.inf,
     clock: Callable[[], float] = time.monotonic,
@@ -54,11 +69,12 @@ def prove(
     row: an item that the model answers. mates: items, by what they are ("loud"). copies: further sizes, in which it is only
     looked at whether the bits are those of the row alone. longest: stands first in every batch, where items have lengths, so
     that each batch is padded to the same one. tolerance: how far it may move the row, of the largest number; infinite where no
-    two lengths run together. settling: how often an engine may run a shape before its bits stay the same.
+    two lengths run together. agree: whether what it answers in a batch is what it answers alone; where items have lengths the
+    tolerance says that. settling: how often an engine may run a shape before its bits stay the same.
 
     budget_s: no size is begun that would not be done by then. The verdict's `sizes` say how far it came.
     """
-    trial = _MatesTrial(attempt, row, mates, longest, tolerance, settling, clock)
+    trial = _MatesTrial(attempt, row, mates, longest, tolerance, agree, settling, clock)
     stop_at = clock() + budget_s
     shape_s = 0.0  # what the last size took beside its calls: an engine may compile each new shape
     with_mates = set(sizes)
@@ -89,11 +105,12 @@ class _MatesTrial:
         mates: Mapping[str, Any],
         longest: Any,
         tolerance: float,
+        agree: Agree,
         settling: int,
         clock: Callable[[], float],
     ) -> None:
         self.attempt, self.row, self.mates, self.longest, self.settling = attempt, row, dict(mates), longest, settling
-        self.tolerance, self.clock = tolerance, clock
+        self.tolerance, self.agree, self.clock = tolerance, agree, clock
         self.alone: list[Any] = []
         self.done: list[int] = []
         self.padded: list[int] = []
@@ -117,13 +134,13 @@ class _MatesTrial:
         copies = self.settled(size) if with_mates else self.batch([self.row] * size)
         if self.refuted:
             return f"{NOT_DETERMINISTIC}: the same batch of {size} again"
-        self.compare_with_alone(copies, size)
+        by_size = self.compare_with_alone(copies, size)
         if self.longest is not None and not self.padded:
             if cause := self.padding(copies):
                 return cause
             self.padded = [size]
         if not with_mates:
-            return ""
+            return self.refuting(by_size)
         place, tried = size // 2, False
         for kind, batch in self.kinds(size):
             batch[place] = self.row
@@ -139,7 +156,12 @@ class _MatesTrial:
                 return f"{'mixes rows' if repeats else NOT_DETERMINISTIC}: {what}"
             tried = True
         self.done += [size] if tried else []
-        return ""
+        return self.refuting(by_size)
+
+    def refuting(self, cause: str) -> str:
+        """The cause, where there is one."""
+        self.refuted = self.refuted or bool(cause)
+        return cause
 
     def settled(self, size: int) -> list[Any]:
         """The outputs of a batch of copies, once it gives the same bits again."""
@@ -177,19 +199,24 @@ class _MatesTrial:
         what = f"a number moves by {apart:.1e}" if math.isfinite(apart) else "its output is another one"
         return f"padding changes a row: {what} beside a longer one" if self.refuted else ""
 
-    def compare_with_alone(self, copies: Sequence[Any], size: int) -> None:
-        """How far each of the copies is from the row alone."""
+    def compare_with_alone(self, copies: Sequence[Any], size: int) -> str:
+        """How far each of the copies is from the row alone. Returns what is wrong with that, "" where nothing is."""
         outputs = copies if self.longest is None else copies[1:]
         for output in outputs:
             self.between_shapes = self.between_shapes.most(difference(self.alone[0], output))
+        if self.longest is None and not all(self.agree(self.alone[0], output) for output in outputs):
+            apart = self.between_shapes.absolute
+            what = f"a number moves by {apart:.1e}" if math.isfinite(apart) else "its output is another one"
+            return f"a batch of {size} changes a row: {what}, whatever its mates are"
         if self.longest is not None or not holds_floats(self.alone[0]):
-            return  # a text may be the same although the numbers behind it are not; another length is another shape
+            return ""  # a text may be the same although the numbers behind it are not; another length is another shape
         here = [bits(output) for output in outputs]
         if all(one == here[0] for one in here):
             self.even.append(size)
         self.same_so_far = self.same_so_far and all(one == bits(self.alone[0]) for one in here)
         if self.same_so_far and size == self.same_bits + 1:
             self.same_bits = size
+        return ""
 
     def limited(self, cause: str) -> Verdict:
         """The verdict where larger batches could not be tried: nobody runs them."""
