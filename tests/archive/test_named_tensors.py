@@ -110,6 +110,53 @@ def test_a_graph_that_is_not_for_batches_is_refused(tmp_path: Path) -> None:
     assert "its input 'user' holds no numbers" in refusal(tmp_path)[0]
 
 
+def one_input(folder: Path, nodes: Any, kind: int, made: int, weights: dict[str, Any], more: str = "") -> Path:
+    """An archive of x [b, 1] to y [b, 1], with no engine named."""
+    info = onnx.helper.make_tensor_value_info
+    arrays = [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()]
+    made_graph = onnx.helper.make_graph(nodes, "net", [info("x", kind, ["b", 1])], [info("y", made, ["b", 1])], arrays)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(made_graph, opset_imports=opset, ir_version=8), folder / "net.onnx")
+    return build(described(folder, more), folder / "store")
+
+
+@pytest.mark.parametrize("large", [42, 2**31 + 7, 2**40 + 7, 2**53 + 1])
+def test_large_numbers_are_answered_exactly(tmp_path: Path, large: int) -> None:
+    """OpenVINO has 32 bits for them: no made-up record of zeros and ones shows it."""
+    table = np.arange(1000, dtype=np.float32).reshape(1000, 1) * 1e-6
+    nodes = [node("Mod", "x k", "m"), node("Gather", "t m", "e"), node("Flatten", "e", "y")]
+    archive = one_input(tmp_path, nodes, INT64, FLOAT, {"t": table, "k": np.array([1000])})
+    (answer,) = Served.of(archive, {}).ask([json.dumps({"x": [large]}).encode()])
+    assert answer.value["y"] == pytest.approx([table[large % 1000, 0]])
+    double = onnx.TensorProto.DOUBLE
+    (tmp_path / "wide").mkdir()
+    archive = one_input(tmp_path / "wide", [node("Sub", "x c", "y")], double, double, {"c": np.array([2.0**31])})
+    (answer,) = Served.of(archive, {}).ask([json.dumps({"x": [large]}).encode()])
+    assert answer.value["y"] == [float(large) - 2.0**31]
+
+
+@pytest.mark.parametrize(("kind", "index"), [(onnx.TensorProto.UINT8, onnx.TensorProto.INT32), (INT64, INT64)])
+def test_an_index_that_no_table_has_is_no_zero(tmp_path: Path, kind: int, index: int) -> None:
+    pytest.importorskip("openvino")
+    nodes = [node("Cast", "x", "i", to=index), node("Gather", "t i", "e"), node("Flatten", "e", "y")]
+    archive = one_input(tmp_path, nodes, kind, FLOAT, {"t": np.arange(10, dtype=np.float32).reshape(10, 1) + 1})
+    good, bad = Served.of(archive, {}, batch_size=2).ask([b'{"x": [3]}', b'{"x": [100]}'])
+    assert good.value["y"] == [4.0]
+    assert bad.code >= 400
+
+
+def test_small_outputs_are_compared_as_closely_as_large_ones() -> None:
+    from slotwise.archive.network.alike import alike
+
+    wanted = np.array([[1.0, -2.0, 0.0]])
+    for scale in (1e-9, 1.0, 1e9):
+        assert alike(wanted * scale, wanted * scale * (1 + 1e-4))
+        assert not alike(wanted * scale, wanted * scale * 1.01)
+    assert not alike(wanted * 1e-6, np.zeros((1, 3)))
+    assert not alike(np.array([10**6]), np.array([10**6 + 1]))
+    assert alike(np.array([np.nan, np.inf, 1.0]), np.array([np.nan, np.inf, 1.0]))
+
+
 @pytest.mark.parametrize(
     ("record", "said"),
     [

@@ -151,6 +151,37 @@ def test_what_nobody_says_or_what_is_not_so_is_refused(tmp_path: Path, changes: 
     assert line in raised.value.hint
 
 
+def test_engines_are_compared_on_real_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not on pixels of 0 and 1 only, which all engines may answer alike."""
+    from slotwise.archive.network import named_tensors
+
+    graph(tmp_path)
+    body = onnx.load(tmp_path / "net.onnx")
+    body.graph.input[0].CopyFrom(onnx.helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["b", 8, 8, 3]))
+    body.graph.node[0].input[0] = "scaled"
+    weights = [onnx.numpy_helper.from_array(np.float32([255]), "white")]
+    body.graph.initializer.extend(weights)
+    first = [
+        node("Cast", "x", "c", to=FLOAT),
+        node("Transpose", "c", "chw", perm=[0, 3, 1, 2]),
+        node("Div", "chw white", "scaled"),
+    ]
+    rest = list(body.graph.node)
+    del body.graph.node[:]
+    body.graph.node.extend([*first, *rest])
+    onnx.save(body, tmp_path / "net.onnx")
+    seen: list[int] = []
+    real = named_tensors._run
+
+    def looked(engine: Any, rows: Any, inputs: Any) -> Any:
+        seen.extend(int(row["x"].max()) for row in rows)
+        return real(engine, rows, inputs)
+
+    monkeypatch.setattr(named_tensors, "_run", looked)
+    build(described(tmp_path, shape='[3, 8, 8]\ndtype = "uint8"'), tmp_path / "store")
+    assert min(seen) > 200
+
+
 numbers = st.integers(0, 50)
 
 

@@ -45,26 +45,34 @@ def fit_detector(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[
     c, h, w = spec.input.shape
     shape = [h, w, c] if spec.input.dtype == "uint8" else [c, h, w]
     constants = {tensor.name for tensor in graph.graph.initializer}
-    inputs = [value.name for value in graph.graph.input if value.name not in constants]
+    inputs = [value for value in graph.graph.input if value.name not in constants]
     if len(inputs) != 1:
-        raise SlotwiseError(f"{source.name} has the inputs {', '.join(inputs)}, but a picture is one", "cut the graph")
-    plain = {"labels": [], "output": "", "examples": [], "inputs": {inputs[0]: shape}}
-    described, told = fit_tensors(spec.model_copy(update=plain), sources)
-    facts = told["tensors"]
-    if facts["inputs"][0]["dtype"] != spec.input.dtype:
-        has = facts["inputs"][0]["dtype"]
+        names = ", ".join(value.name for value in inputs)
+        raise SlotwiseError(f"{source.name} has the inputs {names}, but a picture is one", "cut the graph")
+    name, has = inputs[0].name, _dtype(inputs[0])
+    if has != spec.input.dtype:
         raise SlotwiseError(f"{source.name} takes {has}, but model.toml {spec.input.dtype}", f'write input.dtype = "{has}"')
-    _check_outputs(spec, source.name, facts["outputs"])
     recipe = Recipe.of(spec.input.model_dump(exclude_none=True))
     pictures = list(named_examples(spec, sources, lambda body, _: [np.asarray(_squeezed(recipe, body))], "[input]"))
     draw = np.random.default_rng(0)
     noise = [draw.integers(0, 256, (h, w, c), np.uint8) for _ in range(NOISE)]
+    rows = [{name: _given(spec, pixels.reshape(h, w, c))} for pixels in [*noise, *pictures]]
+    plain = {"labels": [], "output": "", "examples": [], "inputs": {name: shape}}
+    described, told = fit_tensors(spec.model_copy(update=plain), sources, rows)
+    facts = told["tensors"]
+    _check_outputs(spec, source.name, facts["outputs"])
     engine = KINDS[facts["engines"][0]](source, 1, [spec.options["boxes"], spec.options["scores"]])
-    for pixels in [*noise, *pictures]:
-        values = engine({inputs[0]: _given(spec, pixels.reshape(h, w, c))[None]})
+    for row in rows:
+        values = engine({name: row[name][None]})
         _check_numbers(source.name, rules, values[spec.options["boxes"]][0], values[spec.options["scores"]][0], (w, h))
     options = {**spec.options, "tensors": described.options["tensors"]}
     return spec.model_copy(update={"options": options}), told
+
+
+def _dtype(value: Any) -> str:
+    from onnx import helper  # noqa: PLC0415  optional
+
+    return np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
 
 
 def _check_outputs(spec: ModelSpec, file: str, outputs: list[dict[str, Any]]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from slotwise import console
+from slotwise.archive.network.alike import alike
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.network_output import checked_graph
 from slotwise.errors import SlotwiseError, missing_package
@@ -19,12 +20,13 @@ from slotwise.worker.tensors.tensor_body import Item, NamedTensor, records_of
 
 HANDLER = "tensors"
 ROWS = 5
-FAR = 1e-3  # a row may differ so much with its mates, or on another engine
 FREE = "export it with a free batch axis, the first of each input and output"
 
 
-def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str, Any]]:
+def fit_tensors(spec: ModelSpec, sources: list[Path], real: Sequence[Item] = ()) -> tuple[ModelSpec, dict[str, Any]]:
     """Look at the graph and run it. Returns the description with `options.tensors`, and the facts for the report.
+
+    real: records to run it on, in place of the examples and made-up ones.
 
     Raises SlotwiseError where the graph is none of tensors with a free batch, or does not keep its rows apart.
     """
@@ -33,11 +35,13 @@ def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[s
     source, graph = graph_of(spec, sources)
     inputs = _inputs(graph, spec, source.name)
     outputs = [value.name for value in graph.graph.output]
-    rows = _rows(spec, sources, inputs)
+    rows = list(real) or _rows(spec, sources, inputs)
+    ran: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for name in [name for name in ("onnxruntime", "openvino") if importlib.util.find_spec(name)]:
         try:
-            found[name] = _run(KINDS[name](source, 1, outputs), rows, inputs)
+            ran[name] = KINDS[name](source, 1, outputs)
+            found[name] = _run(ran[name], rows, inputs)
         except SlotwiseError:
             raise
         except Exception as error:
@@ -48,7 +52,7 @@ def fit_tensors(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[s
     if not found:
         raise missing_package("onnxruntime", f"the handler {spec.handler}")
     first, values = next(iter(found.items()))
-    engines = [name for name, other in found.items() if name == first or _alike(values, other)]
+    engines = [name for name in found if name == first or _same(values, found[name], ran[first], ran[name], inputs)]
     for name in found.keys() - set(engines):
         console.say(f"{spec.name}: {source.name} is not served on {name}: it gives other values there than on {first}")
     facts = {"inputs": [_fact(one) for one in inputs], "outputs": [_fact(one) for one in _outputs(values)], "engines": engines}
@@ -116,13 +120,34 @@ def _rows(spec: ModelSpec, sources: list[Path], inputs: list[NamedTensor]) -> li
     return rows if len(rows) > 1 else [*rows, *_noise(inputs)]
 
 
-def _noise(inputs: list[NamedTensor]) -> Iterator[Item]:
+def _noise(inputs: list[NamedTensor], *, full: bool = False) -> Iterator[Item]:
+    """Made-up records. full: their small whole numbers are any that the dtype holds; else they are 0 and 1."""
     draw = np.random.default_rng(0)
+
+    def numbers(one: NamedTensor) -> Any:
+        kind = np.dtype(one.dtype)
+        if kind.kind == "f":
+            return draw.normal(size=one.shape).astype(kind)
+        if full and kind.kind in "iu" and kind.itemsize <= 2:  # of larger ones no engine but onnxruntime is asked
+            return draw.integers(np.iinfo(kind).min, np.iinfo(kind).max, one.shape, kind, endpoint=True)
+        return draw.integers(0, 2, one.shape).astype(kind)
+
     for _ in range(ROWS):
-        yield {
-            one.name: draw.normal(size=one.shape).astype(one.dtype) if np.dtype(one.dtype).kind == "f"
-            else draw.integers(0, 2, one.shape).astype(one.dtype) for one in inputs
-        }  # fmt: skip
+        yield {one.name: numbers(one) for one in inputs}
+
+
+def _same(values: dict[str, Any], others: dict[str, Any], first: Any, other: Any, inputs: list[NamedTensor]) -> bool:
+    """Whether another engine gives what the first one does, and takes no record that the first one refuses."""
+
+    def answered(engine: Any, row: Item) -> Any:
+        try:
+            return engine({name: value[None] for name, value in row.items()})
+        except Exception:  # an index that is in no table
+            return {}
+
+    return _alike(values, others) and all(
+        _alike(answered(first, row), answered(other, row)) for row in _noise(inputs, full=True)
+    )
 
 
 def _run(engine: Any, rows: list[Item], inputs: list[NamedTensor]) -> dict[str, Any]:
@@ -147,10 +172,7 @@ def _run(engine: Any, rows: list[Item], inputs: list[NamedTensor]) -> dict[str, 
 
 
 def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    return one.keys() == other.keys() and all(
-        np.shape(one[name]) == np.shape(other[name]) and np.allclose(one[name], other[name], rtol=FAR, atol=FAR, equal_nan=True)
-        for name in one
-    )
+    return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
 
 
 def _outputs(values: dict[str, Any]) -> list[NamedTensor]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.archive.network.alike import alike
 from slotwise.archive.network.detector_graph import HANDLER as DETECTOR
 from slotwise.archive.network.detector_graph import fit_detector
 from slotwise.archive.network.graph_classes import labelled, with_classes
@@ -29,7 +30,6 @@ from slotwise.model_spec import ModelSpec
 from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
 OPSET = 17  # both engines run it; older graphs are converted where onnx can
-TOLERANCE = 1e-3
 BATCH = "batch"
 
 
@@ -246,6 +246,6 @@ def _difference(graph: Any, changed: Any, name: str, output: str, rows: Any) -> 
     alone = np.concatenate([_run(graph, [output], {name: rows[i : i + 1]})[0] for i in range(3)])
     if together.shape != alone.shape:
         return f"three rows at once give {together.shape}, alone {alone.shape}"
-    if not np.allclose(together, alone, rtol=TOLERANCE, atol=TOLERANCE):
+    if not alike(alone, together):
         return "three rows at once give other values than alone"
     return ""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slotwise import console
+from slotwise.archive.network.alike import alike
 from slotwise.archive.network.expected import check_expected, read_expected, unproven
 from slotwise.archive.network.graph_classes import labelled, with_classes
 from slotwise.archive.network.named_examples import named_examples
@@ -29,7 +30,6 @@ GRAPH = "onnx"
 Engine = TableEngine | LibraryEngine
 NOISE_ROWS = 8
 EXPECTED = 'expected = "expected.json" in model.toml compares them'
-FAR = 1e-3  # a row may differ so much with its mates
 
 
 def fit_table(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[str, Any]]:
@@ -169,7 +169,7 @@ def _together(spec: ModelSpec, file: str, engine: Engine, rows: list[Row]) -> An
     """The outputs of all rows, [b, outputs]. Raises SlotwiseError where a row has others among mates than alone."""
     alone = np.concatenate([_run(spec, engine, [row], "a row") for row in rows])
     together = _run(spec, engine, rows, f"{len(rows)} rows at once")
-    if together.shape != alone.shape or not np.allclose(together, alone, rtol=FAR, atol=FAR, equal_nan=True):
+    if not alike(alone, together):
         hint = "no batch can be made of them" if isinstance(engine, LibraryEngine) else "export it with a free batch axis"
         raise SlotwiseError(f"{file} gives several rows at once other values than each alone", hint)
     return alone

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.archive.network.alike import alike
 from slotwise.archive.network.graph_classes import check_order
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.pooling import fit_pooling
@@ -25,7 +26,6 @@ from slotwise.worker.texts.tokens import TextTokenizer, Tokens, limit
 
 TEXTS, EMBEDDER = HANDLERS = ("text_classifier", "embedder")
 KINDS = {"single_label_classification": "logits", "multi_label_classification": "probabilities", "regression": "regression"}
-FAR = 1e-3
 ROBERTA = 2  # positions that its kind keeps for itself
 SAID = ("A text to try it with.", "Another one, which is quite a bit longer than the first, so that rows are padded.")
 
@@ -178,8 +178,8 @@ def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, r
         raise SlotwiseError(f"{spec.name} does not run on its examples: {reason}", "see that line") from error
     if alone.ndim != 2 or (labels and alone.shape[1] not in (labels, *([1] if labels == 2 else []))):
         raise SlotwiseError(f"{spec.name} gives {alone.shape[1:]} numbers a text, but there are {labels} labels", "one each")
-    if together.shape != alone.shape or not np.allclose(together, alone, rtol=FAR, atol=FAR):
+    if not (alike(alone, together) and np.isfinite(alone).all()):
         raise SlotwiseError(
-            f"{spec.name}: padding a text changes its numbers by {np.abs(together - alone).max():.3f}",
+            f"{spec.name}: padding a text changes its numbers by {np.abs(together - alone).max():.2g}",
             "its tokenizer's padding token is another one than its config's pad_token_id?",
         )

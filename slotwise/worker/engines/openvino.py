@@ -11,6 +11,7 @@ import openvino
 
 from slotwise.worker.engines.choice import output_of
 from slotwise.worker.engines.processor import cpu_precision, has_int8
+from slotwise.worker.engines.wide_numbers import wide_number
 from slotwise.worker.environment.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class OpenVinoEngine:
 
 
 def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
-    """Load the archive's graph. Raises ValueError where the profile wants what this engine does not compute."""
+    """Load the archive's graph. Raises ValueError where the profile or the graph wants what this engine does not compute."""
     if settings.device != "cpu":
         raise ValueError("openvino runs on the CPU here: set device to cpu")
     int8 = settings.precision == "int8"
@@ -54,6 +55,9 @@ def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:
         logger.warning("this processor has no VNNI: sums of int8 saturate, so answers may differ from where they were measured")
     core = openvino.Core()
     graph = core.read_model(model_dir / settings.model["weights"]["openvino_int8" if int8 else "onnx"])
+    own = str(settings.model.get("handler", "")).endswith(".py")
+    if why := wide_number(graph, looked_up=own):
+        raise ValueError(why)
     options = {
         "INFERENCE_NUM_THREADS": settings.threads,
         "NUM_STREAMS": 1,

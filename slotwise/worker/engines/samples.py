@@ -55,7 +55,8 @@ def described(model: Mapping[str, Any]) -> list[Any]:
     if model.get("handler") == "image_classifier" and dtype == "uint8" and len(shape) == 3:
         shape = [*shape[1:], shape[0]]  # pixels come [h, w, c]
     zeros = np.zeros(shape, dtype)
-    return [np.stack([zeros, noise(zeros, 0)]), *(noise(zeros, seed)[None] for seed in range(1, NOISE_ITEMS))]
+    made = [_whole(zeros, seed) if dtype == "int64" else noise(zeros, seed) for seed in range(NOISE_ITEMS)]
+    return [np.stack([zeros, made[0]]), *(row[None] for row in made[1:])]
 
 
 def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
@@ -69,6 +70,11 @@ def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
             logger.info("the example %s cannot be decoded", file.name, exc_info=True)
             continue
         yield from (item for item in items if not isinstance(item, Exception))
+
+
+def _whole(like: Any, seed: int) -> Any:
+    """Zeros and ones, which are token ids in any vocabulary."""
+    return np.random.default_rng(seed).integers(0, 2, like.shape, like.dtype)
 
 
 def noise(like: Any, seed: int) -> Any:

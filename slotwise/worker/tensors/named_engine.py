@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.engines.choice import choose, installed
+from slotwise.worker.engines.wide_numbers import wide_number
 from slotwise.worker.environment.settings import Settings
 
 ORDER = {"cpu": ("openvino", "onnxruntime")}
@@ -25,7 +26,8 @@ class NamedOnnxRuntime:
         import onnxruntime  # noqa: PLC0415  optional
 
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads, options.log_severity_level = threads, 1, 3
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 4  # what fails is raised
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # idle threads leave the cores to decoding
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self.outputs = list(outputs)
@@ -36,7 +38,7 @@ class NamedOnnxRuntime:
 
 
 class NamedOpenVino:
-    """outputs: the names of those that are answered."""
+    """outputs: the names of those that are answered. Raises ValueError for a graph that OpenVINO does not compute exactly."""
 
     name, precision, device = "openvino", "fp32", "cpu"
 
@@ -50,7 +52,10 @@ class NamedOpenVino:
             "ENABLE_CPU_PINNING": False,
             "INFERENCE_PRECISION_HINT": "f32",
         }
-        self.request = core.compile_model(core.read_model(path), "CPU", options).create_infer_request()
+        graph = core.read_model(path)
+        if why := wide_number(graph, looked_up=False):
+            raise ValueError(why)
+        self.request = core.compile_model(graph, "CPU", options).create_infer_request()
         self.outputs = list(outputs)
 
     def __call__(self, inputs: Tensors) -> dict[str, Any]:

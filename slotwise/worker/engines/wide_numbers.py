@@ -1,0 +1,90 @@
+"""Find the numbers that OpenVINO would not compute exactly: on the CPU it has 32 bits for those of 64, and says nothing.
+
+What a graph computes of its own shapes is small, and so are the places that ArgMax and its kind find. What depends on a request
+may be any number. A whole number of 32 bits counts where it comes in or is made of another number: its quotients and remainders
+are float32 there, and an index that is not in a table is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+WIDE = {"i64": "int64", "u64": "uint64", "f64": "float64"}
+WHOLE = {"i32": "int32", "u32": "uint32"}
+SMALL = ("boolean", "i8", "u8", "i16", "u16")
+PLACES = ("ShapeOf", "TopK", "NonZero", "NonMaxSuppression", "MulticlassNms", "MatrixNms", "Bucketize", "SearchSorted")
+WITH_BODY = ("Loop", "TensorIterator", "If")
+LEAST, MOST = -(2**31), 2**31 - 1
+NO_END = 2**63 - 1  # a Slice without an end has it, or its negative
+
+
+def wide_number(graph: Any, *, looked_up: bool) -> str:
+    """Why OpenVINO may answer otherwise than this graph says; "" where it does not. graph: as OpenVINO reads it.
+
+    looked_up: whoever makes the inputs takes care that an index is in its table, so that such an input is small.
+    """
+    return next(_wide(graph, looked_up), "")
+
+
+def _wide(graph: Any, looked_up: bool, counter: int = -1) -> Iterator[str]:
+    free = set()  # outputs that depend on the request's numbers
+    for node in graph.get_ordered_ops():
+        kind = node.get_type_name()
+        if kind == "Constant":
+            yield from _wide_constant(node)
+            continue
+        sources = [one.get_source_output() for one in node.inputs()]
+        depends = any(_key(one) in free for one in sources)
+        if kind == "Parameter":
+            depends = not (looked_up and _is_index(node)) and counter != graph.get_parameter_index(node)
+        elif depends and kind in WITH_BODY:
+            for body, count in _bodies(node, kind):
+                yield from _wide(body, looked_up, count)
+        for output in node.outputs() if depends else ():
+            held = _kind(output)
+            made = kind == "Parameter" or (kind == "Convert" and _kind(sources[0]) not in (*SMALL, *WHOLE))
+            if held[0] in "iub" and (kind in PLACES or (kind == "Convert" and _kind(sources[0]) == "boolean")):
+                continue
+            if held in WIDE or (held in WHOLE and made):
+                yield f"openvino does not compute the {(WIDE | WHOLE)[held]} of {node.get_friendly_name()} exactly"
+            free.add(_key(output))
+        if kind == "Result" and _kind(node.output(0)) == "f64":
+            yield f"openvino does not compute the float64 of {node.get_friendly_name()} exactly"
+
+
+def _wide_constant(node: Any) -> Iterator[str]:
+    """A constant that 32 bits do not hold."""
+    if _kind(node.output(0)) not in ("i64", "u64", "u32"):
+        return
+    values = node.data
+    if ((values < LEAST) | (values > MOST))[(values < NO_END) & (values > -NO_END)].any():
+        yield f"openvino has no 64 bits for the constants of {node.get_friendly_name()}"
+
+
+def _is_index(parameter: Any) -> bool:
+    """Whether a table is looked up with this input as it is."""
+    return any(one.get_node().get_type_name() == "Gather" and one.get_index() == 1 for one in _users(parameter))
+
+
+def _users(node: Any) -> Iterator[Any]:
+    for one in node.output(0).get_target_inputs():
+        yield one
+        if one.get_node().get_type_name() == "Convert":
+            yield from _users(one.get_node())
+
+
+def _bodies(node: Any, kind: str) -> Iterator[tuple[Any, int]]:
+    """The graphs within a node, each with the place of its input that counts its rounds."""
+    if kind == "If":
+        yield from ((node.get_function(branch), -1) for branch in (0, 1))
+    else:
+        yield node.get_function(), node.get_special_body_ports()[0] if kind == "Loop" else -1
+
+
+def _key(output: Any) -> tuple[str, int]:
+    return output.get_node().get_name(), output.get_index()
+
+
+def _kind(output: Any) -> str:
+    return str(output.get_element_type().get_type_name())
