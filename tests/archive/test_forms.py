@@ -153,6 +153,26 @@ def test_every_form_is_run_not_only_the_one_that_auto_would_take(mine: Path, tmp
         build(mine, tmp_path / "store")
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+def test_two_forms_of_one_model_answer_alike_or_are_refused(mine: Path, tmp_path: Path, swapped: bool) -> None:
+    """The graph was exported with its labels in another order: each form alone is fine."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    described(mine, f"{FORMS['state_dict']}\n{FORMS['onnx']}")
+    if swapped:
+        graph = onnx.load(mine / "model.onnx")
+        head = next(one for one in graph.graph.node if graph.graph.output[0].name in one.output)
+        head.output[0] = "before"
+        graph.graph.initializer.append(onnx.numpy_helper.from_array(np.array([1, 2, 0]), "order"))
+        graph.graph.node.append(onnx.helper.make_node("Gather", ["before", "order"], [graph.graph.output[0].name], axis=1))
+        (mine / "model.onnx").unlink()
+        onnx.save(graph, mine / "model.onnx")
+        with pytest.raises(SlotwiseError, match=r"weights\.pt on torch and model\.onnx on onnxruntime .* differ by .*%"):
+            build(mine, tmp_path / "store", prove=lambda *_: None)
+    else:
+        assert build(mine, tmp_path / "store", prove=lambda *_: None).is_file()
+
+
 def test_scores_that_no_label_fits_are_said_at_build(mine: Path, tmp_path: Path) -> None:
     described(mine, FORMS["torchscript"])
     (mine / "model.toml").write_text((mine / "model.toml").read_text().replace('"c"]', '"c", "d"]'))

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,18 @@ from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.separability.mates import LOUD
 
+INT8 = "openvino_int8"  # how far it is from fp32 is measured elsewhere (network/int8.py)
 ENGINES = {
     "state_dict": ("torch",),
     "torchscript": ("torch",),
     "export": ("torch",),
     "onnx": ("onnxruntime", "openvino"),
-    "openvino_int8": ("openvino",),
+    INT8: ("openvino",),
 }
 MARKER = "trial.json"
+QUIET = 3  # rows before the loud ones
+PARTS = slice(None, QUIET), slice(QUIET, None)
+MOST_APART = 0.01  # of the largest number: what fp32 on another engine may make of it
 
 
 def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None = None) -> dict[str, list[str]]:
@@ -38,8 +42,9 @@ def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None =
 
     make_out: the folder of what make.py wrote; the result is kept there, and read from there while the engines are the same.
 
-    Raises SlotwiseError for a form that no engine runs, and for outputs that do not fit. With an author's own handler such a
-    failure is only printed, because it may give the network other inputs than those tried here.
+    Raises SlotwiseError for a form that no engine runs, for outputs that do not fit, and for forms or engines that answer
+    otherwise than others. With an author's own handler such a failure is only printed, because it may give the network other
+    inputs than those tried here.
     """
     if "tensors" in spec.options:  # it has been run by its names on each engine
         return {}
@@ -47,17 +52,19 @@ def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None =
     versions = installed_versions()
     if marker and (kept := _kept(marker, versions)) is not None:
         return kept
-    ran: dict[str, list[str]] = {}
+    found: dict[str, dict[str, Any]] = {}
     named = spec.weights.model_dump(exclude_none=True)
     with _laid_out(spec, sources) as folder, _same_threads():
         for form in [form for form in ENGINES if form in named and (folder / named[form]).is_file()]:
             try:
-                if engines := _run(spec, folder, form):
-                    ran[form] = engines
+                if outputs := _run(spec, folder, form):
+                    found[form] = outputs
+                    _compare(named, found)
             except SlotwiseError as error:
                 if not spec.handler.endswith(".py"):
                     raise
                 console.say(f"{spec.name}: {error.message} (unless {spec.handler} feeds it otherwise)")
+    ran = {form: list(outputs) for form, outputs in found.items()}
     if marker:
         marker.write_text(json.dumps({"forms": ran, "with": versions}), "utf-8")
     return ran
@@ -72,8 +79,8 @@ def _kept(marker: Path, versions: dict[str, str]) -> dict[str, list[str]] | None
     return dict(kept["forms"]) if kept.get("with") == versions else None
 
 
-def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
-    """The engines that run this form. Raises SlotwiseError where every installed engine fails."""
+def _run(spec: ModelSpec, folder: Path, form: str) -> dict[str, Any]:
+    """What this form gives, by the engines that run it. Raises SlotwiseError where every installed engine fails."""
     from slotwise.worker.engines import samples  # noqa: PLC0415  brings the engine
 
     model = spec.model_dump(mode="json", exclude_none=True)
@@ -81,13 +88,13 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
     if form == "state_dict":
         weights["module"] = model["weights"]["module"]
     inputs = samples.described(model)
-    ran: list[str] = []
+    ran: dict[str, Any] = {}
     failed: dict[str, str] = {}
     for name in [name for name in ENGINES[form] if inputs and importlib.util.find_spec(name)]:
         try:
             outputs = _try(name, folder, {**model, "weights": weights}, inputs)
             check_output(spec, weights[form], outputs)
-            ran.append(name)
+            ran[name] = outputs
         except SlotwiseError:
             raise
         except Exception as error:
@@ -100,6 +107,32 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> list[str]:
     return ran
 
 
+def _compare(named: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise SlotwiseError where a form, or an engine, answers otherwise than the first: the profile chooses among them."""
+    told = [(f"{named[form]} on {engine}", made) for form in found if form != INT8 for engine, made in found[form].items()]
+    first, wanted = told[0] if told else ("", None)
+    for other, made in told[1:]:
+        if made.shape != wanted.shape:
+            how = f"{list(made.shape[1:])} numbers a row, not {list(wanted.shape[1:])}"
+        elif (apart := max(_apart(wanted[rows], made[rows]) for rows in PARTS)) > MOST_APART:
+            how = f"they differ by {apart:.0%} of the largest number"
+        else:
+            continue
+        raise SlotwiseError(
+            f"{first} and {other} do not answer alike: {how}",
+            "export both from one network, or name only one",
+        )
+
+
+def _apart(wanted: Any, found: Any) -> float:
+    """The largest difference, as a share of the largest number."""
+    finite = np.isfinite(wanted)
+    if (finite != np.isfinite(found)).any():
+        return float("inf")
+    wanted, found = wanted[finite].astype(np.float64), found[finite].astype(np.float64)
+    return float(np.abs(found - wanted).max(initial=0) / (np.abs(wanted).max(initial=0) or 1))
+
+
 def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> Any:
     """Run two rows at once, then one alone, as a worker's warm-up does, and loud ones. Raises whatever is wrong.
 
@@ -107,7 +140,7 @@ def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> A
     """
     from slotwise.worker.engines import load_engine  # noqa: PLC0415  brings the engine
 
-    precision = "int8" if "openvino_int8" in model["weights"] else "fp32"
+    precision = "int8" if INT8 in model["weights"] else "fp32"
     threads = len(os.sched_getaffinity(0))
     engine = load_engine(folder, Settings(engine=name, precision=precision, threads=threads, model=model))
     loud = [LOUD * inputs[0]] if inputs[0].dtype.kind == "f" else []
