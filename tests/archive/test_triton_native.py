@@ -79,6 +79,7 @@ def test_triton_is_told_of_the_graphs_own_tensors_and_of_the_profiles_batches(in
         ([replace(PROVEN, most_rows=8)], 8),
         ([replace(PROVEN, sizes=(2, 3, 4, 6))], 6),
         ([replace(PROVEN, separable=False, about=About("torch fp32 cpu")), PROVEN], 13),
+        ([replace(PROVEN, about=About("openvino fp32 cpu")), replace(PROVEN, about=About("openvino bf16 cpu"))], 1),
     ],
 )
 def test_no_more_rows_run_at_once_than_are_proven_to_keep_apart(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.profiles.profile import Profile
 
+PROVES = "onnxruntime fp32 "  # what Triton runs; another engine's proof says nothing about it
 GRAPH, LABELS = "model.onnx", "labels.txt"
 KINDS = {
     "FLOAT": "TYPE_FP32", "DOUBLE": "TYPE_FP64", "FLOAT16": "TYPE_FP16", "BOOL": "TYPE_BOOL", "STRING": "TYPE_STRING",
@@ -136,8 +137,7 @@ def _batch(info: ArchiveInfo, profile: Profile, free: bool) -> tuple[int, list[s
     """How many rows Triton may run at once: those that were proven to keep apart. It proves nothing by itself."""
     if not free:
         return 0, ["its batch is fixed, so Triton runs a row a request: export it with a dynamic batch"]
-    verdicts = sorted(info.separability, key=lambda verdict: not verdict.about.engine.startswith("onnxruntime "))
-    verdict = verdicts[0] if verdicts else None
+    verdict = next((one for one in info.separability if one.about.engine.startswith(PROVES)), None)
     if verdict is not None and verdict.separable:
         elsewhere = profile.device == "cuda" and profile.batch_size > 1
         notes = [f"that rows keep apart was proven on {verdict.about}, and not on a GPU"] if elsewhere else []
@@ -146,7 +146,7 @@ def _batch(info: ArchiveInfo, profile: Profile, free: bool) -> tuple[int, list[s
         notes += [f"batches of {tried}, because rows were proven to keep apart in no larger ones"] if tried < most else []
         return tried, notes
     most = min(profile.batch_size, (verdict.most_rows if verdict else 0) or 1)
-    cause = verdict.cause if verdict else "it was never tried"
+    cause = verdict.cause if verdict else f"it was never tried on {PROVES.strip()}"
     return most, [f"batches of {most}, because rows are not proven to keep apart: {cause}"] if profile.batch_size > most else []
 
 
