@@ -52,7 +52,7 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
     script = folder / "make.py"
-    with _locked(shelf / ".lock"):
+    with locked(shelf / ".lock"):
         out = shelf / made_key(folder, spec, weights, left_beside(script, shelf))
         if (out / MEASURED).is_file():
             try:
@@ -61,7 +61,7 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
                 return out, measured
             except SlotwiseError as error:
                 console.say(f"{spec.name}: what was made earlier does not hold here, it is made anew: {error.message}")
-        with _partial(shelf / f"{out.name}.partial") as partial:
+        with partial_folder(shelf / f"{out.name}.partial") as partial:
             console.say(f"{spec.name}: running its make.py (once; the result is kept)")
             _write(partial, _call(script, "make", partial, weights, progress))
             measured = _completed(partial, script, spec, progress)
@@ -141,7 +141,7 @@ def check_fit(folder: Path, spec: ModelSpec) -> None:
 
 
 @contextmanager
-def _partial(folder: Path) -> Iterator[Path]:
+def partial_folder(folder: Path) -> Iterator[Path]:
     """An empty folder that is gone afterwards, unless it was renamed."""
     with held():
         shutil.rmtree(folder, ignore_errors=True)
@@ -154,7 +154,7 @@ def _partial(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     """Hold a lock, so that two builds of one model do not train it twice."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

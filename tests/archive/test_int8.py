@@ -142,3 +142,42 @@ def test_int8_that_answers_otherwise_than_fp32_is_not_built(tmp_path: Path, monk
     with pytest.raises(SlotwiseError, match="mine in int8 is not good enough"):
         build(tmp_path / "mine", tmp_path / "store", int8=True, prove=lambda laid_out, spec: None)
     assert not (tmp_path / "store" / "mine.mar").exists()
+    monkeypatch.setattr(int8_examples, "_outputs", real)
+    text = (tmp_path / "mine" / "model.toml").read_text()
+    (tmp_path / "mine" / "model.toml").write_text(f"{text}\n[options]\nint8_exact = 3\n")  # as the refusal advises
+    build(tmp_path / "mine", tmp_path / "store", int8=True, prove=lambda laid_out, spec: None)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"options": {"int8_exact": 3}}, {"output": "probabilities"}, {"labels": ["c", "b", "a"]}, {}, {"version": "2"}]
+)
+def test_weights_are_kept_for_what_they_were_made_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Any) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    new(str(tmp_path / "mine"), "onnx")
+    spec = load_spec(tmp_path / "mine")
+
+    def key(one: Any) -> str:
+        return str(int8_examples._inputs(one, [tmp_path / "mine"], tmp_path / "mine" / "model.onnx")[2])
+
+    first = key(spec)
+    assert (key(spec.model_copy(update=changes)) == first) == (changes in ({}, {"version": "2"}))
+    monkeypatch.setattr(int8_examples, "version_of", lambda package: "another")
+    assert key(spec) != first
+
+
+def test_half_written_weights_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another build may pack what is there: a folder is there whole or not at all."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    new(str(tmp_path / "mine"), "onnx")
+    spec = load_spec(tmp_path / "mine")
+
+    def fails(spec: Any, graph: Path, out: Path, *inputs: Any) -> None:
+        (out / int8_examples.FILE).write_text("half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(int8_examples, "_write", fails)
+    with pytest.raises(OSError, match="disk full"):
+        int8_examples.with_int8(spec, [tmp_path / "mine"])
+    assert not list((tmp_path / "home").rglob(int8_examples.FILE))

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from slotwise.archive.input_digests import SERVING
+from slotwise.archive.make_script import installed_versions, locked, partial_folder
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -22,6 +25,7 @@ from slotwise.worker.engines import load_engine
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.inputs.images import Recipe
 from slotwise.worker.labels import kind_of
+from slotwise.worker.separability.about import version_of
 
 HANDLERS = ("image_classifier", "tensor_classifier")
 FILE, MEASURED = "int8.xml", "int8.json"
@@ -51,10 +55,11 @@ def need_examples(spec: ModelSpec) -> None:
 
 
 def with_int8(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, Path, dict[str, Any]]:
-    """Make the weights, or take those that were made of the same files. Returns the description that names them, the folder
-    that they are in, and how far they agree with fp32, as a make.py returns it.
+    """Make the weights, or take those that were made of the same files, for the same description and with the same versions.
 
-    Raises SlotwiseError where `need_examples` does, and for an example that is refused.
+    Returns the description that names them, the folder that they are in, and how far they agree with fp32, as a make.py does.
+
+    Raises SlotwiseError where `need_examples` does, for an example that is refused, and for a graph that has no int8.
     """
     need_examples(spec)
     graph = next((path for source in sources if (path := source / str(spec.weights.onnx)).is_file()), None)
@@ -62,14 +67,19 @@ def with_int8(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, Path, di
         raise SlotwiseError(f"{spec.weights.onnx} is named in model.toml but is not in {sources[-1]}", "add the file")
     calibrating, judging, key = _inputs(spec, sources, graph)
     out = project.cache_dir() / spec.name / f"int8-{key}"
-    if not (out / MEASURED).is_file():
-        _write(spec, graph, out, calibrating, judging)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out.parent / ".int8.lock"):
+        if not (out / MEASURED).is_file():
+            with partial_folder(out.with_name(f"{out.name}.partial")) as partial:
+                _write(spec, graph, partial, calibrating, judging)
+                shutil.rmtree(out, ignore_errors=True)
+                partial.rename(out)
     weights = spec.weights.model_copy(update={"openvino_int8": FILE})
     return spec.model_copy(update={"weights": weights}), out, json.loads((out / MEASURED).read_text("utf-8"))
 
 
 def _inputs(spec: ModelSpec, sources: list[Path], graph: Path) -> tuple[Any, Any, str]:
-    """Engine inputs to calibrate with and to judge on, and a digest of both and of the graph."""
+    """Engine inputs to calibrate with and to judge on, and a digest of all that the weights depend on."""
     handler = _handler(spec.handler)
     handler.settings = Settings(engine="onnxruntime", precision="fp32", threads=1, model=_described(spec))
     handler.load(graph.parent, handler.settings)  # how bodies become items, and items inputs
@@ -79,7 +89,9 @@ def _inputs(spec: ModelSpec, sources: list[Path], graph: Path) -> tuple[Any, Any
         items = list(named_examples(spec, sources, handler.decode, "[input]"))
         calibrating, judging = items[::2], items[1::2]
     inputs = handler.collate(list(calibrating)), handler.collate(list(judging))
-    digest = hashlib.sha256(graph.read_bytes())
+    versions = {**installed_versions(), "nncf": version_of("nncf")}
+    digest = hashlib.sha256(f"{spec.model_dump_json(exclude=SERVING)} {json.dumps(versions)}".encode())
+    digest.update(graph.read_bytes())
     for rows in inputs:
         digest.update(np.ascontiguousarray(rows).tobytes())
     return *inputs, digest.hexdigest()[:16]
@@ -116,10 +128,12 @@ def _is_picture(path: Path) -> bool:
 def _write(spec: ModelSpec, graph: Path, out: Path, calibrating: Any, judging: Any) -> None:
     from slotwise.zoo import agreement, int8_weights  # noqa: PLC0415  brings nncf
 
-    out.mkdir(parents=True, exist_ok=True)
     int8_weights.write(graph, out / FILE, calibrating, spec.options.get("int8_exact", 0))
     before = _outputs(spec, graph.parent, {"onnx": graph.name}, "onnxruntime", "fp32", judging)
-    after = _outputs(spec, out, {"openvino_int8": FILE}, "openvino", "int8", judging)
+    try:
+        after = _outputs(spec, out, {"openvino_int8": FILE}, "openvino", "int8", judging)
+    except ValueError as error:
+        raise SlotwiseError(f"{spec.name} cannot serve in int8: {error}", "build it without --int8") from error
     verdict = {**agreement.compare(before, after, "int8", True), "checked": True}
     measured = {"pictures": len(judging), "engines": {"openvino-int8": verdict}}
     (out / MEASURED).write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
