@@ -12,6 +12,7 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.backends.catalog import model_card
 from slotwise.errors import SlotwiseError
+from slotwise.model_spec import ModelSpec
 from tests.support.archives import unproven
 from tests.worker.serving import Served
 
@@ -211,6 +212,28 @@ def test_the_graphs_own_classes_are_the_labels_and_none_may_stand_elsewhere(tmp_
     message, line = refusal(described(tmp_path, "probabilities", ("b", "a", "c")))
     assert message == "net.onnx gives its scores in the order a, b, c, but model.toml has b, a, c"
     assert line == 'write in model.toml: labels = ["a", "b", "c"], or no labels'
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "fits"),
+    [
+        (["positive", "negative"], ["NEGATIVE", "POSITIVE"], False),
+        (["negative", "positive"], ["NEGATIVE", "POSITIVE"], True),
+        (["bad", "good"], ["NEGATIVE", "POSITIVE"], True),
+        (["a", "A"], ["A", "a"], False),
+        (["A", "a"], ["A", "a"], True),
+        (["b", "c", "A"], ["a", "b"], False),
+    ],
+)
+def test_a_name_in_other_letters_is_at_its_place_too(labels: list[str], classes: list[str], fits: bool) -> None:
+    from slotwise.archive.network.graph_classes import check_order
+
+    spec = ModelSpec.model_validate({"name": "n", "handler": "text_classifier", "labels": labels})
+    if fits:
+        check_order(spec, "config.json", classes)
+    else:
+        with pytest.raises(SlotwiseError, match="gives its scores in the order"):
+            check_order(spec, "config.json", classes)
 
 
 def test_numbers_that_are_classes_are_the_labels_too(tmp_path: Path) -> None:

@@ -48,14 +48,24 @@ def with_classes(spec: ModelSpec, file: str, classes: Sequence[str], labels: Any
 
 
 def check_order(spec: ModelSpec, file: str, classes: Sequence[str]) -> None:
-    """Raise SlotwiseError where model.toml has names of these classes at other places than `file` has them."""
-    moved = [label for i, label in enumerate(spec.labels) if label in classes and (i >= len(classes) or classes[i] != label)]
-    if moved:
+    """Raise SlotwiseError where model.toml has names of these classes at other places than `file` has them.
+
+    NEGATIVE and negative are one name.
+    """
+    if _moved(spec.labels, classes) or _moved(_folded(spec.labels), _folded(classes)):
         listed = ", ".join(f'"{name}"' for name in classes)
         raise SlotwiseError(
             f"{file} gives its scores in the order {', '.join(classes)}, but model.toml has {', '.join(spec.labels)}",
             f"write in model.toml: labels = [{listed}], or no labels",
         )
+
+
+def _moved(labels: Sequence[str], classes: Sequence[str]) -> bool:
+    return any(label in classes and label not in classes[i : i + 1] for i, label in enumerate(labels))
+
+
+def _folded(names: Sequence[str]) -> list[str]:
+    return [name.casefold() for name in names]
 
 
 def _best(row: Any, top: float, classes: Sequence[str]) -> list[str]:
