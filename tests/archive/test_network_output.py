@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -258,3 +259,47 @@ def test_classes_that_are_looked_up_are_believed_where_the_best_score_is_theirs(
     save(tmp_path / "net.onnx", [*nodes[:2], node("ArgMin", "probabilities", "at", axis=1, keepdims=0), *nodes[3:]],
          outputs, flat, ["b", 4])  # fmt: skip
     assert answer(described(tmp_path, "probabilities", ()))["label"] == str(LIKELY.argmax())
+
+
+DATA = "net.onnx.data"
+
+
+def beside(folder: Path, files: str = f'files = ["{DATA}"]') -> Path:
+    """The graph of a classifier with its weights in a file of their own, as exporters write large ones."""
+    products(folder / "net.onnx")
+    whole = graphs.onnx.load(folder / "net.onnx")
+    graphs.onnx.save(whole, folder / "net.onnx", save_as_external_data=True, location=DATA, size_threshold=0)
+    assert (folder / DATA).stat().st_size > 0
+    described(folder, "logits")
+    (folder / "model.toml").write_text(f"{files}\n{(folder / 'model.toml').read_text()}")
+    return folder
+
+
+def test_a_graph_with_its_weights_beside_it_is_built_as_one_file(tmp_path: Path) -> None:
+    for name in ("whole", "mine"):
+        (tmp_path / name).mkdir()
+    products(tmp_path / "whole" / "net.onnx")
+    expected = answer(described(tmp_path / "whole", "logits"))
+    folder = beside(tmp_path / "mine")
+    assert answer(folder) == expected
+    with zipfile.ZipFile(next((folder / "store").glob("*.mar"))) as archive:
+        assert "net.onnx" in archive.namelist()
+        assert DATA not in archive.namelist()
+
+
+def test_weights_beside_a_graph_are_of_its_folder_and_named(tmp_path: Path) -> None:
+    folder = beside(tmp_path, "")
+    assert refusal(folder)[0] == f"net.onnx keeps weights in {DATA}, which model.toml does not name"
+    beside(folder)
+    (folder / DATA).unlink()
+    assert refusal(folder) == (f"net.onnx keeps weights in {DATA}, which is not beside it", "add the file")
+    secret = tmp_path.with_name(f"{tmp_path.name}-secret")
+    secret.write_bytes(bytes(100))
+    (folder / DATA).symlink_to(secret)
+    assert "a link out of the model's folder" in refusal(folder)[0]
+    for location in (f"../{secret.name}", str(secret)):
+        graph = graphs.onnx.load(folder / "net.onnx", load_external_data=False)
+        for tensor in graph.graph.initializer:
+            next(entry for entry in tensor.external_data if entry.key == "location").value = location
+        (folder / "net.onnx").write_bytes(graph.SerializeToString())
+        assert "which is not beside it" in refusal(folder)[0]

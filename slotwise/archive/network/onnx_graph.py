@@ -6,7 +6,6 @@ the graph stays as it was, and its rows are run one by one.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from slotwise.archive.network.alike import alike
 from slotwise.archive.network.detector_graph import HANDLER as DETECTOR
 from slotwise.archive.network.detector_graph import fit_detector
 from slotwise.archive.network.graph_classes import labelled, with_classes
+from slotwise.archive.network.graph_files import kept_graph, with_whole_graph
 from slotwise.archive.network.named_tensors import HANDLER as TENSORS
 from slotwise.archive.network.named_tensors import fit_tensors
 from slotwise.archive.network.network_output import checked_graph, named_output
@@ -25,7 +25,6 @@ from slotwise.archive.network.table_graph import HANDLER, fit_table
 from slotwise.archive.network.text_network import HANDLERS, fit_texts
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
-from slotwise.files import project
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
@@ -39,6 +38,7 @@ def fit(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, list[Path], di
     Returns what the build goes on with: the description with `options.onnx`, the folders to take files from, and the facts for
     the build's report.
     """
+    spec, sources = with_whole_graph(spec, sources)
     if spec.handler == HANDLER:
         spec, told = fit_table(spec, sources)
         return spec, sources, told
@@ -96,15 +96,7 @@ def prepare(spec: ModelSpec, source: Path) -> tuple[Path | None, dict[str, Any]]
     kept = changed if good else graph
     facts["batch"] = ("made dynamic" if good else "row by row") if fixed else "dynamic"
     facts["opset"] = facts["opset"] if good else str(opset)
-    data = kept.SerializeToString(deterministic=True)
-    folder = project.cache_dir() / spec.name / f"onnx-{hashlib.sha256(data).hexdigest()[:16]}"
-    target = folder / str(spec.weights.onnx)
-    if not target.is_file():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")
-        partial.write_bytes(data)
-        partial.replace(target)
-    return folder, facts
+    return kept_graph(spec, kept), facts
 
 
 def named_classes(spec: ModelSpec, source: Path) -> ModelSpec:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from slotwise.archive.network.graph_files import locations
 from slotwise.archive.triton.repository import replaced
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.profiles.triton_config import NativeTensor, native_pbtxt
@@ -72,7 +73,7 @@ def _read(info: ArchiveInfo) -> tuple[Any, dict[str, bytes]]:
         raise SlotwiseError(f"{info.path.name} carries no ONNX graph", "without --native its archive runs on Triton as it is")
     with zipfile.ZipFile(info.path) as source:
         graph = _graph(source.read(file))
-        files = {location: source.read(str(PurePosixPath(file).parent / location)) for location in _beside(graph)}
+        files = {location: source.read(str(PurePosixPath(file).parent / location)) for location in locations(graph)}
         return graph, {**files, GRAPH: source.read(file)}
 
 
@@ -122,15 +123,6 @@ def _output(graph: Any, free: bool, model: dict[str, Any]) -> NativeTensor:
     found, labels = _tensor(_served(graph, model), free), model.get("labels", [])
     fits = labels and list(found.shape[-1:]) == [len(labels)]
     return NativeTensor(found.name, found.kind, found.shape, LABELS if fits else "")
-
-
-def _beside(graph: Any) -> list[str]:
-    """The files in which the graph keeps large tensors, by their places beside it. Raises SlotwiseError for one elsewhere."""
-    locations = {entry.value for tensor in graph.graph.initializer for entry in tensor.external_data if entry.key == "location"}
-    for location in locations:
-        if location.startswith("/") or ".." in PurePosixPath(location).parts:
-            raise SlotwiseError(f"the graph keeps tensors in {location}, which is not beside it", "export it again")
-    return sorted(locations)
 
 
 def _batch(info: ArchiveInfo, profile: Profile, free: bool) -> tuple[int, list[str]]:
