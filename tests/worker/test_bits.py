@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from slotwise.worker.separability.bits import Deviation, bits, difference, holds_floats
+from slotwise.worker.separability.bits import Deviation, bits, difference, holds_floats, largest, padded_difference
 
 FAR = Deviation(np.inf, np.inf)
 
@@ -27,6 +29,9 @@ FAR = Deviation(np.inf, np.inf)
         ({"a": 1.0}, {"b": 1.0}, FAR),
         ([1.0], [1.0, 2.0], FAR),
         ("a", "b", FAR),
+        ([torch.tensor([1.0, 2.0])], [torch.tensor([1.0, 4.0])], Deviation(2.0, 1.0)),
+        ([{"box": torch.ones(2)}], [{"box": torch.ones(3)}], FAR),
+        (torch.ones(2, dtype=torch.bfloat16), torch.ones(2, dtype=torch.bfloat16), Deviation()),
     ],
 )
 def test_how_far_two_outputs_are_apart(expected: Any, observed: Any, apart: Deviation) -> None:
@@ -38,6 +43,43 @@ def test_zeros_of_two_signs_and_numbers_of_two_kinds_are_not_the_same_to_the_bit
     assert bits(np.float32(0.0)) != bits(np.float32(-0.0))
     assert bits(np.float32(1)) != bits(np.float64(1))
     assert bits([np.nan]) == bits((np.nan,))
+
+
+class Slotted:
+    """Keeps its number where no `__dict__` shows it."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: Any) -> None:
+        self.number = number
+
+
+class Unseen(threading.local):
+    """Keeps what it holds where nobody who copies it finds it."""
+
+    def __deepcopy__(self, memo: Any) -> Unseen:
+        return Unseen()
+
+
+def test_objects_are_compared_by_what_a_copy_of_them_is_made_of() -> None:
+    assert bits(Slotted(1.0)) == bits(Slotted(1.0)) != bits(Slotted(2.0))
+    assert bits(Slotted(torch.ones(2))) != bits(Slotted(torch.zeros(2)))
+    assert bits(complex(1, 2)) != bits(complex(1, 3))
+    assert bits(np.array(["a" * 40], np.dtypes.StringDType())) != bits(np.array(["b" * 40], np.dtypes.StringDType()))
+    assert difference(Slotted(1.0), Slotted(2.0)) == FAR
+
+
+def test_what_nobody_can_look_into_is_like_nothing_else() -> None:
+    assert bits(Unseen()) != bits(Unseen())
+    assert bits([threading.Lock()]) != bits([threading.Lock()])
+
+
+def test_tensors_are_arrays_wherever_they_are() -> None:
+    assert largest([{"box": torch.tensor([1.0, -3.0])}]) == 3.0
+    assert holds_floats([{"box": torch.ones(2)}])
+    assert holds_floats(SimpleNamespace(score=torch.ones(1)))
+    assert not holds_floats([torch.arange(2)])
+    assert padded_difference([torch.ones(2)], [torch.ones(5)]) == Deviation()
 
 
 @pytest.mark.parametrize("value", [1.0, np.float32(1), np.zeros(2), {"a": {"b": 0.5}}, [1, (2, 0.5)]])

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from slotwise.worker import BatchHandler, Settings
 from slotwise.worker.padding import pad_sequences
@@ -174,6 +175,37 @@ def test_a_verdict_of_a_release_that_did_not_look_at_padding_is_found_anew(archi
     mean = Mean(item=[5, 9, 11, 4])
     carry(archive, Verdict(True, sizes=(3, 4, 8), about=identity(mean)).to_json())
     assert settle(mean, archive).separable is False
+
+
+def test_of_an_earlier_proof_only_that_rows_run_one_by_one_is_taken_over(archive: Path) -> None:
+    about = identity(Counting())
+    believed = Verdict(True, sizes=(2, 3, 4, 8), about=about).to_json()
+    del believed["proof"]  # as an archive of an earlier release has it, with today's worker in it
+    for old in (believed, Verdict(None, "there are no mates to try", about=about, proof=1).to_json()):
+        carry(archive, old)
+        assert settle(Counting(mixes=True), archive).separable is False
+    (archive / ".separability.json").unlink()
+    for known in (Verdict(False, "mixes rows", 1, about=about, proof=1), Verdict(None, "it ends the worker", proof=1)):
+        carry(archive, known.to_json())
+        assert settle(Counting(), archive) == known
+
+
+def mixing(x: Any) -> Any:
+    """A batch norm that was left in train mode."""
+    return torch.as_tensor(x) - torch.as_tensor(x).mean(0)
+
+
+@pytest.mark.parametrize("rows", [list, lambda x: [{"box": row} for row in x], lambda x: [{"box": [row]} for row in x]])
+def test_tensors_in_a_list_are_looked_into(tmp_path: Path, rows: Callable[[Any], Any]) -> None:
+    class Listing(Counting):
+        def predict(self, inputs: Any) -> Any:
+            return rows(self.engine(inputs))
+
+    handler = Listing()
+    handler.engine = mixing
+    assert settle(handler, tmp_path).cause == "mixes rows: a batch of 2, loud mates"
+    handler.engine = lambda x: 2 * torch.as_tensor(x)
+    assert settle(handler, tmp_path).separable is True
 
 
 def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.mates import Company, company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
 from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove, within
-from slotwise.worker.separability.verdict import Verdict
+from slotwise.worker.separability.verdict import PROOF, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +105,10 @@ def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
 def holds_for(verdict: Verdict, most: int) -> bool:
     """Whether it holds for batches of `most` rows: what keeps rows apart may mix them in larger ones than were tried.
 
-    Two rows were always tried, but by releases that did not look at padding.
+    Of a proof that took for kept apart what mixes rows nothing holds but that rows run one by one, or that none shall be tried.
     """
+    if verdict.proof < PROOF:
+        return verdict.most_rows == 1 or verdict.about == NOBODY
     return not verdict.separable or (2 in verdict.sizes and max(verdict.sizes) >= _largest(most))
 
 

@@ -10,6 +10,9 @@ from slotwise.worker.separability.about import NOBODY, About
 from slotwise.worker.separability.bits import Deviation
 
 NONE = Deviation()
+# Raised where an earlier proof took for kept apart what mixes rows: 1 saw no difference between two tensors in a list, and
+# looked at padding only of tokens.
+PROOF = 2
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Verdict:
 
     between_shapes: how far a row's output is at most from what it is alone. same_bits: the largest batch up to which a row has
     the same bits at every size and place; 1 where they depend on that. even: the batches in which it has the same bits at every
-    place. These two are said of numbers only, and of items that have no length.
+    place. These two are said of numbers only, and of items that have no length. proof: by which proof it was found out.
     """
 
     separable: bool | None
@@ -33,6 +36,7 @@ class Verdict:
     same_bits: int = 1
     even: tuple[int, ...] = ()
     about: About = NOBODY
+    proof: int = PROOF
 
     def both(self, other: Verdict) -> Verdict:
         """What is known where this was found with one row, and the other with another."""
@@ -68,10 +72,11 @@ class Verdict:
     def from_json(cls, data: Any) -> Verdict:
         """Read what `to_json` wrote. Raises ValueError for anything else."""
         try:
+            data = {"proof": 1, **data}
             known = {field.name: data[field.name] for field in fields(cls)}
             between = {name: math.inf if value is None else float(value) for name, value in known["between_shapes"].items()}
             known |= {name: tuple(map(int, known[name])) for name in ("sizes", "even")}
-            known |= {name: int(known[name]) for name in ("most_rows", "same_bits")}
+            known |= {name: int(known[name]) for name in ("most_rows", "same_bits", "proof")}
             known |= {"between_shapes": Deviation(**between), "about": About(**known["about"])}
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("not a verdict") from error
