@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import Settings, engines
+from slotwise.worker import Request, Settings, engines
 from slotwise.worker.engines import choice, comparison, load_engine, processor, samples, versions
 from slotwise.worker.environment import settings
 
@@ -222,8 +222,9 @@ class Classifier:
     def example(self) -> Any:
         return np.zeros(3, np.float32)
 
-    def decode(self, body: bytes, headers: dict[str, str]) -> list[Any]:
-        return [np.float32(json.loads(body))] if "json" in headers["content-type"] else [ValueError("a record's error")]
+    def read(self, request: Request) -> list[Any]:
+        known = "json" in request.headers["content-type"]
+        return [np.float32(json.loads(request.body))] if known else [ValueError("a record's error")]
 
     def collate(self, items: list[Any]) -> Any:
         return np.stack(items)

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from slotwise.worker import BatchHandler, Settings
+from slotwise.worker import BatchHandler, Request, Settings
+from slotwise.worker.engines import samples
 from slotwise.worker.padding import pad_sequences
 from slotwise.worker.separability.about import identity
 from slotwise.worker.separability.proof import caller, keep_rows_apart, kept, proven, settled
@@ -206,6 +207,23 @@ def test_tensors_in_a_list_are_looked_into(tmp_path: Path, rows: Callable[[Any],
     assert settle(handler, tmp_path).cause == "mixes rows: a batch of 2, loud mates"
     handler.engine = lambda x: 2 * torch.as_tensor(x)
     assert settle(handler, tmp_path).separable is True
+
+
+def test_an_example_is_read_as_requests_are(tmp_path: Path) -> None:
+    class Reading(Counting):
+        """Has no `decode`, and one array for all requests."""
+
+        filled = np.zeros(2, np.float32)
+
+        def read(self, request: Request) -> list[Any]:
+            self.filled[:] = json.loads(request.body)
+            return [self.filled]
+
+    (tmp_path / "examples").mkdir()
+    for name in ("1.json", "2.json"):
+        (tmp_path / "examples" / name).write_text(f"[{name[0]}, 7]", "utf-8")
+    assert [item.tolist() for item in samples.examples(tmp_path, Reading())] == [[1, 7], [2, 7]]
+    assert settle(Reading(mixes=True, item=None), tmp_path).separable is False
 
 
 def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.worker import BadRequest, ModelFault, Request, Settings, TorchServeHandler, Unprocessable
+from slotwise.worker import BadRequest, ModelFault, Pipeline, Request, Settings, TorchServeHandler, Unprocessable
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
 from tests.worker.serving import Served
@@ -333,3 +333,22 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     first = handler.read(request(0, 1.0))
     handler.read(request(1, 2.0))
     assert [float(part[0]) for part in parts_of(batch_of_rows(first))] == [1.0] * len(parts_of(kept[0]))
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_its_rows_are_proven_with_the_archives_examples(tmp_path: Path, mixes: bool) -> None:
+    class Centred(TorchServeHandler):
+        def initialize(self, context: Any) -> None:
+            self.model = lambda x: x - (x.mean(axis=0) if mixes else 1)
+            self.filled = np.zeros((1, 2), np.float32)
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            self.filled[0] = data[0]["body"]["x"]
+            return self.filled
+
+    (tmp_path / "examples").mkdir()
+    for name, x in (("a", [1.0, 2.0]), ("b", [5.0, 9.0])):
+        (tmp_path / "examples" / f"{name}.json").write_text(json.dumps({"x": x}), "utf-8")
+    pipeline = Pipeline.start(Centred(), tmp_path, Settings(batch_size=4, proof_s=5.0))
+    assert pipeline.verdict.separable is not mixes
+    assert pipeline.handler.max_rows == (1 if mixes else None)

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slotwise.worker.request import Headers
+from slotwise.worker.ownership import owned
+from slotwise.worker.request import Headers, Request
 
 logger = logging.getLogger(__name__)
 
@@ -20,13 +21,13 @@ EXAMPLES = "examples"
 
 
 class ItemSource(Protocol):
-    """The part of a handler that turns request bodies into an engine's inputs."""
+    """The part of a handler that turns requests into an engine's inputs."""
 
     def example(self) -> Any | None:
         """One valid item, or None."""
 
-    def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        """One body's items."""
+    def read(self, request: Request) -> list[Any]:
+        """One request's items."""
 
     def collate(self, items: list[Any]) -> Any:
         """Items to the engine's input [b, ...]."""
@@ -60,16 +61,17 @@ def described(model: Mapping[str, Any]) -> list[Any]:
 
 
 def examples(model_dir: Path, handler: ItemSource) -> Iterator[Any]:
-    """The items of the archive's examples, without bodies that the handler refuses."""
+    """The items of the archive's examples, each its own, without bodies that the handler refuses."""
     folder = model_dir / EXAMPLES
     for file in sorted(folder.iterdir()) if folder.is_dir() else []:
         kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
         try:
-            items = handler.decode(file.read_bytes(), Headers({"content-type": kind}))
+            items = handler.read(Request(file.read_bytes(), Headers({"content-type": kind}), file.name))
+            items = [owned(item) for item in items if not isinstance(item, Exception)]  # the next call may fill the same array
         except Exception:
             logger.info("the example %s cannot be decoded", file.name, exc_info=True)
             continue
-        yield from (item for item in items if not isinstance(item, Exception))
+        yield from items
 
 
 def _whole(like: Any, seed: int) -> Any:
