@@ -1,14 +1,17 @@
 """Make a row and its mates to prove separability with: of one item that a model answers, others that differ from it.
 
-Arrays become loud (50 times as large), zero, tiny and ordinary; sequences of tokens become shorter, longer and reversed. An
-item may hold such things in a dict, a tuple or a dataclass. Nothing is made of an item of any other kind.
+Arrays, tensors and lists of floats become loud (50 times as large), zero, tiny and ordinary; sequences of tokens become
+shorter, longer and reversed. An item may hold such things in a dict, a tuple or a dataclass. Nothing is made of an item of any
+other kind.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +19,13 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.engines import samples
+from slotwise.worker.outputs import on_host
 from slotwise.worker.separability.bits import bits
 
 logger = logging.getLogger(__name__)
 
 LOUD, TINY = 50.0, 1e-3
+EXAMPLE = "example "  # what the kinds of mates that are an archive's examples begin with
 
 
 @dataclass(frozen=True)
@@ -42,31 +47,44 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
     if row is None:
         return None
     if not examples:  # zeros mostly, which stay zeros however loud
-        row = _changed(row, _ordinary)
-    changed = {kind: _changed(row, change) for kind, change in KINDS.items()}
-    mates = {kind: mate for kind, mate in changed.items() if bits(mate) != bits(row)}
+        row = changed(row, _ordinary)
+    others = {kind: changed(row, change) for kind, change in KINDS.items()}
+    mates = {kind: mate for kind, mate in others.items() if bits(mate) != bits(row)}
     longest = mates.pop("longer", None)
     if longest is None:
-        mates |= {f"example {i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
+        mates |= {f"{EXAMPLE}{i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
     return Company(row, mates, longest)
 
 
-def _changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The item with every array and every sequence of tokens in it changed."""
+def changed(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The item with every array and every sequence of tokens in it changed; `change` sees tensors and floats as arrays."""
     if isinstance(value, np.ndarray) or _is_tokens(value):
         return change(value)
-    if isinstance(value, dict):
-        return {name: _changed(part, change) for name, part in value.items()}
+    if callable(getattr(value, "detach", None)):  # a tensor
+        array = on_host(value)
+        after = change(array)
+        return value if after is array else sys.modules["torch"].as_tensor(after.copy(), dtype=value.dtype, device=value.device)
+    if _is_floats(value):
+        return type(value)(change(np.array(value, np.float64)).tolist())
+    if isinstance(value, MutableMapping):  # also what transformers' tokenizers give
+        other = copy.copy(value)
+        for name, part in value.items():
+            other[name] = changed(part, change)
+        return other
     if type(value) in (list, tuple):
-        return type(value)(_changed(part, change) for part in value)
+        return type(value)(changed(part, change) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _changed(getattr(value, name), change) for name in names})
+        return dataclasses.replace(value, **{name: changed(getattr(value, name), change) for name in names})
     return value
 
 
 def _is_tokens(value: Any) -> bool:
     return type(value) in (list, tuple) and bool(value) and all(type(entry) is int for entry in value)
+
+
+def _is_floats(value: Any) -> bool:
+    return type(value) in (list, tuple) and {float} <= set(map(type, value)) <= {float, int}
 
 
 def _loud(value: Any) -> Any:
@@ -91,23 +109,23 @@ def _ordinary(value: Any) -> Any:
     return samples.noise(value, 1) if isinstance(value, np.ndarray) else value
 
 
-def _has_length(value: Any) -> bool:
+def has_length(value: Any) -> bool:
     """Whether the item's length may be any: tokens in a list, or integers along one axis."""
     return _is_tokens(value) or (isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "iu")
 
 
 def _shorter(value: Any) -> Any:
-    return value[: (len(value) + 1) // 2] if _has_length(value) else value
+    return value[: (len(value) + 1) // 2] if has_length(value) else value
 
 
 def _longer(value: Any) -> Any:
-    if not _has_length(value):
+    if not has_length(value):
         return value
     return np.concatenate([value, value]) if isinstance(value, np.ndarray) else value + value
 
 
 def _reversed(value: Any) -> Any:
-    return value[::-1] if _has_length(value) else value
+    return value[::-1] if has_length(value) else value
 
 
 KINDS: dict[str, Callable[[Any], Any]] = {

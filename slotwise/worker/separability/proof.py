@@ -28,6 +28,7 @@ from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
+from slotwise.worker.separability.lengths import Pair, with_lengths
 from slotwise.worker.separability.mates import Company, company
 from slotwise.worker.separability.same_bytes import padded, same_bytes
 from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove, within
@@ -145,7 +146,7 @@ def proven(
     verdict = Verdict(None, "there is no example to try it with")
     try:
         if (whole := company(model_dir, handler)) is not None:
-            whole = _taken(attempt, whole)
+            whole = with_lengths(_taken(attempt, whole), _pair(handler, attempt))
             settling = getattr(handler.engine, "warm_up_runs", 1)
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
             for i, row in enumerate(rows):
@@ -187,7 +188,7 @@ def _taken(attempt: Attempt, whole: Company) -> Company:
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
     """How far padding may move a row: as far as its engine rounds, or at will where no two lengths run together."""
-    if longest is not None and not any({0, 1} <= set(group) for group in handler.groups(deepcopy([longest, row]))):
+    if longest is not None and not _together(handler, longest, row):
         return math.inf
     return _rounding(handler)
 
@@ -196,6 +197,23 @@ def _rounding(handler: BatchHandler) -> float:
     """How far its engine's rounding may move a number, of the largest."""
     precision = getattr(handler.engine, "precision", handler.settings.precision)
     return PADDING_ROUNDED if precision in ("bf16", "int8") else PADDING
+
+
+def _together(handler: BatchHandler, one: Any, other: Any) -> bool:
+    """Whether both may run in one batch."""
+    return any({0, 1} <= set(group) for group in handler.groups([deepcopy(one), deepcopy(other)]))
+
+
+def _pair(handler: BatchHandler, attempt: Attempt) -> Pair:
+    """What runs two items in one batch."""
+
+    def pair(one: Any, other: Any) -> list[Any] | None:
+        try:
+            return deepcopy(attempt([deepcopy(one), deepcopy(other)], 2)) if _together(handler, one, other) else None
+        except Exception:  # it does not take both
+            return None
+
+    return pair
 
 
 def _takes(attempt: Attempt, item: Any) -> bool:
