@@ -178,6 +178,42 @@ def test_too_long_is_refused_or_cut_as_the_library_cuts(tmp_path: Path) -> None:
     assert in_order(cut.value, NAMES) == pytest.approx(softmax(logits(model, tokenizer, text)).tolist(), abs=5e-6)
 
 
+def saved_gpt(folder: Path, side: str, texts: list[str]) -> None:
+    """A tiny GPT-2, which counts positions from the beginning of its row, padding included; and texts as its examples."""
+    saved(folder, limit=32)
+    from transformers import GPT2Config, GPT2ForSequenceClassification, PreTrainedTokenizerFast
+
+    known = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=known.backend_tokenizer,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        padding_side=side,
+        model_max_length=32,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+    made.save_pretrained(folder / "model")
+    size = {"n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2, "pad_token_id": 0, "initializer_range": 0.5}
+    names = {"id2label": {0: "bad", 1: "good"}, "label2id": {"bad": 0, "good": 1}}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        save(GPT2ForSequenceClassification(GPT2Config(vocab_size=len(WORDS), **size, **names)).eval(), folder / "model")
+    for i, text in enumerate(texts):
+        (folder / f"{i}.txt").write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize("texts", [["the cat sat on a mat", "it was good"], []])
+def test_where_padding_moves_a_text_at_any_width_nothing_is_built(tmp_path: Path, texts: list[str]) -> None:
+    """Two examples that are padded to one width show nothing beside each other."""
+    examples = f"examples = {[f'{i}.txt' for i in range(len(texts))]}"
+    saved_gpt(tmp_path, "left", texts)
+    message, hint = refusal(tmp_path, examples)
+    assert message.startswith("net: padding a text changes its numbers by ")
+    assert "padding_side" in hint
+    saved_gpt(tmp_path, "right", texts)
+    assert served(tmp_path, examples).ask([b"the cat"])[0].code == 200
+
+
 def test_each_form_of_a_body(tmp_path: Path) -> None:
     saved(tmp_path)
     net = served(tmp_path)

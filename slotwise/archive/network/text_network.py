@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.archive.network.alike import alike
+from slotwise.archive.network.alike import FAR, alike
 from slotwise.archive.network.graph_classes import check_order
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.pooling import fit_pooling
@@ -163,6 +163,10 @@ def _tokens(spec: ModelSpec, tokenizer: TextTokenizer, texts: list[Texts]) -> li
         except SlotError as error:
             hint = "shorten it, or write truncate = true below [options]"
             raise SlotwiseError(f"an example of {spec.name}: {error.message}", hint) from error
+    return _made_up(spec, tokenizer)
+
+
+def _made_up(spec: ModelSpec, tokenizer: TextTokenizer) -> list[Tokens]:
     rows = [tokenizer.tokenizer.encode(*([one] * (2 if spec.options.get("pairs") else 1))) for one in SAID]
     most = tokenizer.most
     return [(np.array(row.ids[:most], np.int64), np.array(row.type_ids[:most], np.int64)) for row in rows]
@@ -173,13 +177,35 @@ def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, r
     try:
         alone = np.concatenate([engine(tokenizer.padded([row])) for row in rows])
         together = engine(tokenizer.padded(rows))
+        moved = max(_moved(engine, tokenizer, row) for row in [*rows, *_made_up(spec, tokenizer)])
     except Exception as error:
         reason = str(error).strip().splitlines()[0][:200]
         raise SlotwiseError(f"{spec.name} does not run on its examples: {reason}", "see that line") from error
     if alone.ndim != 2 or (labels and alone.shape[1] not in (labels, *([1] if labels == 2 else []))):
         raise SlotwiseError(f"{spec.name} gives {alone.shape[1:]} numbers a text, but there are {labels} labels", "one each")
-    if not (alike(alone, together) and np.isfinite(alone).all()):
+    moved = max(moved, _apart(alone, together))
+    if moved > FAR or not alike(alone, together):
         raise SlotwiseError(
-            f"{spec.name}: padding a text changes its numbers by {np.abs(together - alone).max():.2g}",
-            "its tokenizer's padding token is another one than its config's pad_token_id?",
+            f"{spec.name}: padding a text changes its numbers by {moved:.2g}",
+            "its tokenizer's padding token is another one than its config's pad_token_id, or its padding_side another one than "
+            "the network was trained with?",
         )
+
+
+def _moved(engine: TextEngine, tokenizer: TextTokenizer, row: Tokens) -> float:
+    """How far padding moves a row's numbers: as it is padded when served, from what they are without and with twice as much."""
+    length, width = len(row[0]), tokenizer.width(len(row[0]))
+    served = engine(tokenizer.padded([row]))
+    twice = engine(tokenizer.padded([row], max(width, min(2 * width, tokenizer.most))))
+    try:
+        bare = engine(tokenizer.padded([row], length))
+    except (IndexError, RuntimeError, ValueError):  # it takes some lengths only
+        bare = served
+    return max(_apart(served, bare), _apart(served, twice))
+
+
+def _apart(one: Any, other: Any) -> float:
+    """How far numbers are apart, those above 1 relative to themselves; infinite where they are not as many, or not finite."""
+    if one.shape != other.shape or not np.isfinite([one, other]).all():
+        return np.inf
+    return float((np.abs(one - other) / (1 + np.abs(one))).max(initial=0.0))

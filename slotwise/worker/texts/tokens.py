@@ -74,9 +74,9 @@ class TextTokenizer:
         """
         return min(max(SHORTEST, 1 << (length - 1).bit_length()), max(self.most, length))
 
-    def padded(self, rows: Sequence[Tokens]) -> dict[str, Any]:
-        """The model's inputs [b, t] by name."""
-        t = max(self.width(len(ids)) for ids, _ in rows)
+    def padded(self, rows: Sequence[Tokens], t: int = 0) -> dict[str, Any]:
+        """The model's inputs [b, t] by name; t is what the longest row is padded to, unless it is given."""
+        t = t or max(self.width(len(ids)) for ids, _ in rows)
         inputs = {
             "input_ids": np.full((len(rows), t), self.pad, np.int64),
             "attention_mask": np.zeros((len(rows), t), np.int64),
