@@ -17,7 +17,7 @@ from slotwise.archive.build import build  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.worker import Headers, SlotError  # noqa: E402
 from slotwise.worker.texts.text_body import MAX_TEXTS, is_list_of_texts, texts_of  # noqa: E402
-from slotwise.worker.texts.tokens import TextTokenizer  # noqa: E402
+from slotwise.worker.texts.tokens import TextTokenizer, reads_word_by_word  # noqa: E402
 from slotwise.zoo.transformers_files import ready, save  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
@@ -176,6 +176,50 @@ def test_too_long_is_refused_or_cut_as_the_library_cuts(tmp_path: Path) -> None:
     assert long.value["error"]["message"] == "the text has 34 tokens, the model takes 20"
     (cut,) = served(tmp_path, "[options]\ntruncate = true").ask([text.encode()])
     assert in_order(cut.value, NAMES) == pytest.approx(softmax(logits(model, tokenizer, text)).tolist(), abs=5e-6)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_a_text_of_any_length_is_cut_at_the_side_at_which_the_library_cuts(tmp_path: Path, side: str) -> None:
+    saved(tmp_path, limit=20)
+    config = tmp_path / "model" / "tokenizer_config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text("utf-8")), "truncation_side": side}), "utf-8")
+    from transformers import AutoTokenizer
+
+    known = AutoTokenizer.from_pretrained(tmp_path / "model")
+    cut = TextTokenizer.load(tmp_path / "model", 20, truncate=True)
+    draw = np.random.default_rng(5)
+    for words in (10, 30, 60, 2_000, 20_000):
+        text = " ".join(draw.choice([*WORDS[5:], "xyz"], words))
+        assert cut((text, None))[0].tolist() == known(text, truncation=True)["input_ids"]
+    pair = ("the cat sat " * 9, "it was good and bad " * 8)
+    assert cut(pair)[0].tolist() == known(*pair, truncation=True)["input_ids"]
+    for endless in (("cat" * 9_000, None), ("the cat " + "x" * 9_000 + " the cat", None), ("cat " * 9_000, "dog")):
+        with pytest.raises(SlotError, match="more than the 2000 characters that are read"):
+            cut(endless)
+
+
+SPLIT, NONE = {"type": "WhitespaceSplit"}, {"normalizer": None, "added_tokens": []}
+
+
+@pytest.mark.parametrize(
+    ("described", "by_word"),
+    [
+        (
+            {**NONE, "pre_tokenizer": {"type": "Sequence", "pretokenizers": [SPLIT, {"type": "Metaspace", "split": False}]}},
+            True,
+        ),
+        ({**NONE, "pre_tokenizer": {"type": "ByteLevel", "use_regex": True}}, True),
+        ({**NONE, "pre_tokenizer": SPLIT, "normalizer": {"type": "Replace", "pattern": {"Regex": " {2,}"}}}, True),
+        ({**NONE, "pre_tokenizer": None}, False),
+        ({**NONE, "pre_tokenizer": {"type": "ByteLevel", "use_regex": False}}, False),
+        ({**NONE, "pre_tokenizer": {"type": "Metaspace", "split": False}}, False),
+        ({**NONE, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "x"}}}, False),
+        ({**NONE, "pre_tokenizer": SPLIT, "normalizer": {"type": "Replace", "pattern": {"String": " "}}}, False),
+        ({**NONE, "pre_tokenizer": SPLIT, "added_tokens": [{"content": "the end"}]}, False),
+    ],
+)
+def test_of_which_tokenizers_a_part_of_a_text_tells_what_the_whole_would(described: dict[str, Any], by_word: bool) -> None:
+    assert reads_word_by_word(described) is by_word
 
 
 def saved_gpt(folder: Path, side: str, texts: list[str]) -> None:
