@@ -72,7 +72,7 @@ def fit_detector(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, dict[
 def _dtype(value: Any) -> str:
     from onnx import helper  # noqa: PLC0415  optional
 
-    return np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
+    return str(np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name)
 
 
 def _check_outputs(spec: ModelSpec, file: str, outputs: list[dict[str, Any]]) -> None:

@@ -110,7 +110,9 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> dict[str, Any]:
 def _compare(named: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise SlotwiseError where a form, or an engine, answers otherwise than the first: the profile chooses among them."""
     told = [(f"{named[form]} on {engine}", made) for form in found if form != INT8 for engine, made in found[form].items()]
-    first, wanted = told[0] if told else ("", None)
+    if not told:
+        return
+    first, wanted = told[0]
     for other, made in told[1:]:
         if made.shape != wanted.shape:
             how = f"{list(made.shape[1:])} numbers a row, not {list(wanted.shape[1:])}"
