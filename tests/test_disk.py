@@ -87,3 +87,12 @@ def test_files_are_written_together_or_not_at_all(small: Path) -> None:
     assert [file for file in small.rglob("*") if file.is_file()] == [first]
     write_together({first: "changed", second: "too"})
     assert (first.read_text(), second.read_text()) == ("changed", "too")
+
+
+def test_a_link_stays_one_and_a_file_keeps_its_mode(tmp_path: Path) -> None:
+    file, link = tmp_path / "model.toml", tmp_path / "link.toml"
+    file.write_text("before")
+    file.chmod(0o640)
+    link.symlink_to(file)
+    write_together({link: "after"})
+    assert (link.is_symlink(), file.read_text(), file.stat().st_mode & 0o777) == (True, "after", 0o640)

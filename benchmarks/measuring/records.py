@@ -61,7 +61,7 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
         each = {name: 1000 * (after[name] - before[name]) / len(seconds) for name in ("front", "server")}
         spent.setdefault((cell, system), []).append(each)
         slowest = sorted(seconds)[math.ceil(0.99 * len(seconds)) - 1]
-        return Reading(RECORDS * len(seconds) / sum(seconds), 1000 * statistics.median(seconds), 1000 * slowest, lost)
+        return Reading((RECORDS * len(seconds) - lost) / sum(seconds), 1000 * statistics.median(seconds), 1000 * slowest, lost)
 
     readings = in_turn([(name, RECORDS) for name in sent], list(SYSTEMS), measure, options.rounds, say=say, warm_ups=1)
     table = rows(readings, detail=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from typing import Any
@@ -27,6 +28,7 @@ def test_a_crowd_may_cost_half_as_much_again_and_a_full_batch() -> None:
     found = verdict(rounds)
     assert (found["allowed_ms"], found["beside_p99_ms"], found["held"]) == (45.0, 45.0, True)
     assert not verdict([{**each, "beside": {**each["beside"], "full_batch_ms": 29.0}} for each in rounds])["held"]
+    assert not verdict([{**each, "beside": {**each["beside"], "many_lost": 1}} for each in rounds])["held"]
     row = {"model": "m", "batch_size": 16, **found}
     assert "| m | 16 | 30 | 8 | 10 | 8 | 45 | 45 | yes | 0 |" in fairness({"fairness": {"rows": [row]}})
 
@@ -40,6 +42,8 @@ def test_the_target_is_kept_from_the_last_late_answer_on() -> None:
     assert back_s(judged(3, 20), 0, 20) == 2.9
     assert back_s(judged(3, 20), 0, 2.9 + KEPT_S - 0.1) is None
     assert back_s([Judged(1, LATE_S, "poisoned"), Judged(2, 0.01, "right")], 0, 20) == 0
+    assert back_s([Judged(i / 10, math.inf, "lost") for i in range(200)], 0, 20) is None
+    assert back_s([], 0, 20) is None
     row = {"name": "a", "right": 9, "lost": 0, "wrong": 0, "poisoned": 1, "changes": 2, "longest_back_s": None}
     page = adversaries({"adversaries": {"rows": [{**row, "p99_before_ms": 12.0, "p99_meanwhile_ms": 140.0}]}})
     assert "| a | 9 | 0 | 0 | 1 | 2 | 12 | 140 | not within a minute |" in page

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan, LoadResult
@@ -37,7 +38,10 @@ end
 
 
 def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: LoadPlan) -> LoadResult:
-    """Load `target` with wrk or ab. No rate, no poison; batch sizes stay unknown (0). ab sends the first body only."""
+    """Load `target` with wrk or ab. No rate, no poison; batch sizes stay unknown (0). ab sends the first body only.
+
+    Where a request fails it is measured again by our own client.
+    """
     if shutil.which(tool) is None:
         raise SlotwiseError(f"{tool} is not installed", f"on Debian: apt-get install {PACKAGES[tool]}")
     if plan.rate is not None or plan.poison:
@@ -45,8 +49,10 @@ def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: Load
     if plan.requests is not None and tool == "wrk":
         raise SlotwiseError("wrk counts seconds, and no --requests", "name --seconds, or leave --tool away")
     with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
-        folder = Path(name)
-        return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, folder)
+        measured = (_wrk if tool == "wrk" else _ab)(target, bodies, plan, Path(name))
+    if measured.errors:  # whose times these tools count among the others: a refusal is quick
+        return load.measure(target, bodies, plan)
+    return measured
 
 
 def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:

@@ -150,6 +150,8 @@ def summary(samples: Sequence[StreamSample], plan: LoadPlan) -> StreamLoadResult
     between = sorted((after - before) * 1000 for one in good for before, after in pairwise(one.pieces_s))
     pieces = sum(len(one.pieces_s) for one in good)
     ended_s = max((one.pieces_s[-1] for one in good if one.pieces_s), default=plan.warm_up_s)
+    if len(good) < len(counted) and plan.seconds:  # those that failed took time, too
+        ended_s = max(ended_s, plan.warm_up_s + plan.seconds)
     seconds = max(ended_s - plan.warm_up_s, 1e-9)
     return StreamLoadResult(
         clients=plan.clients,

@@ -141,9 +141,11 @@ def tune(
         raise typer.BadParameter(f"{tool} sends one body only", param_hint="--poison")
     if write_setting:
         from slotwise.server.record import need
-        from slotwise.tune.profile_edit import check_own
+        from slotwise.tune.profile_edit import check_folder, check_own
 
         check_own(need(name))
+        for one in _served(name) if every else [model]:
+            check_folder(one)
     how = {"max_trials": max_trials, "seconds": seconds, "tool": tool, "poison": poison, "oversubscribe": oversubscribe}
     bodies, goal = _bodies(body, mix), (slo_p99_ms, clients, objective)
     results = []

@@ -59,7 +59,7 @@ def train_in_background(kind: str, state: Path) -> bool:
         if file is None or _is_locked(file):
             return False
         process = subprocess.Popen(
-            [sys.executable, "-m", "slotwise.deploy.java_training", kind],
+            [sys.executable, "-P", "-m", "slotwise.deploy.java_training", kind],
             cwd=file.parent,
             env={key: value for key, value in os.environ.items() if key in KEPT},
             stdin=subprocess.DEVNULL,

@@ -47,12 +47,15 @@ def check_writable(folder: Path, needed_mib: int = 1) -> None:
 
 
 def write_together(texts: Mapping[Path, str]) -> None:
-    """Write every file or none: each text stands beside its file before the first file is replaced."""
+    """Write every file or none: each text stands beside its file before the first file is replaced. A link stays one."""
+    texts = {file.resolve(): text for file, text in texts.items()}
     partial = {file: file.with_name(f".{file.name}.partial") for file in texts}
     try:
         for file, text in texts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
             partial[file].write_text(text, "utf-8")
+            if file.exists():
+                shutil.copymode(file, partial[file])
         with held():
             for file in texts:
                 partial[file].replace(file)

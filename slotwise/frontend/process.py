@@ -203,7 +203,7 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
     log = project.state_dir(name) / "gateway.log"
     with held(), log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "slotwise.cli", "gateway", *arguments],
+            [sys.executable, "-P", "-m", "slotwise.cli", "gateway", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -32,7 +32,7 @@ class TrialCleanup:
 
     def __init__(self, folder: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "slotwise.tune.cleanup", str(folder)],
+            [sys.executable, "-P", "-m", "slotwise.tune.cleanup", str(folder)],
             stdin=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -132,8 +131,18 @@ class LiveBench:
         return name
 
     def _unregister(self, name: str) -> None:
-        with contextlib.suppress(SlotwiseError):
-            self.management.unregister(name)
+        """Unregister it; where that fails the clean-up goes on trying once the tuning has ended."""
         archive = self.record.model_store / f"{name}.mar"
         archive.unlink(missing_ok=True)
+        try:
+            self.management.unregister(name)
+        except SlotwiseError:
+            if not self._is_gone(name):
+                return
         self.cleanup.unregistered(name, archive)
+
+    def _is_gone(self, name: str) -> bool:
+        try:
+            return name not in {model.name for model in self.management.list()}
+        except SlotwiseError:
+            return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -153,19 +153,22 @@ def tune(
         outcome.warm_up = warmed_up(bench, outcome, request.goal.clients, say)
         search = Search(bench, space, request.goal, max_trials=request.max_trials, seconds=request.seconds, on_trial=on_trial)
         outcome.trials = search.run([outcome.default, outcome.profile], outcome.service)
-        if not record.alive():
-            raise SlotwiseError(
-                f"the server {record.name} ended during the trials", f"its logs are in {record.state_dir / 'logs'}"
-            )
+        _need_alive(record, "the trials")
         outcome.closest = search.closest()
         best = [trial.setting for trial in search.best(2 * FINALISTS)]
         for candidates in (best[:FINALISTS], best[FINALISTS:]):  # the second three, where none of the first kept the target
             if candidates and outcome.winner is None:
                 outcome.decision = final(bench, outcome, candidates, say)
+                _need_alive(record, "the final")
         if outcome.winner:
             sweep(bench, outcome, outcome.winner, say)
     outcome.took_s = time.monotonic() - started
     return outcome
+
+
+def _need_alive(record: ServerRecord, when: str) -> None:
+    if not record.alive():
+        raise SlotwiseError(f"the server {record.name} ended during {when}", f"its logs are in {record.state_dir / 'logs'}")
 
 
 def warmed_up(bench: LiveBench, outcome: TuneResult, clients: int, say: Callable[[str], None]) -> list[LoadResult]:
@@ -190,19 +193,29 @@ def final(bench: LiveBench, outcome: TuneResult, candidates: Sequence[TrialSetti
 
 
 def sweep(bench: LiveBench, outcome: TuneResult, winner: TrialSetting, say: Callable[[str], None]) -> None:
-    """Measure what the figures show: the winner at other batch sizes over clients, and at other delays."""
+    """Measure what the figures show: the winner at other batch sizes over clients, and at other delays.
+
+    What cannot be measured is left out: the winner is known.
+    """
     say("measuring around the winner for the figures")
+
+    def measured(setting: TrialSetting, clients: int) -> Iterator[LoadResult]:
+        try:
+            yield bench.measure(setting, clients, seconds)
+        except SlotwiseError as error:
+            say(f"left out of the figures: {setting}: {error.message}")
+
     seconds = min(outcome.request.seconds, 2.0)
     goal_clients = outcome.request.goal.clients
     bench.keep_ready([])
     for size in sorted({1, 8, winner.batch_size}):
         for clients in [n for n in SWEEP_CLIENTS if n <= 4 * goal_clients]:
-            outcome.by_clients.append((size, bench.measure(replace(winner, batch_size=size), clients, seconds)))
+            outcome.by_clients += [(size, one) for one in measured(replace(winner, batch_size=size), clients)]
     batched = winner if winner.batch_size > 1 else replace(winner, batch_size=8)
     short = () if outcome.machine["server"] in WHOLE_MS else SHORT_DELAYS
     for delay in sorted((*short, *SWEEP_DELAYS)):
         setting = replace(batched, max_batch_delay=delay)
-        outcome.by_delay.append((delay, bench.measure(setting, goal_clients, seconds)))
+        outcome.by_delay += [(delay, one) for one in measured(setting, goal_clients)]
 
 
 def baselines(record: ServerRecord, info: ArchiveInfo, cores: int) -> tuple[TrialSetting, TrialSetting]:

@@ -11,7 +11,6 @@ import itertools
 import json
 import math
 import random
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, cast
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local.dispatcher import Dispatcher, Linger
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
+from slotwise.bench.load import percentile
 from slotwise.bench.offline import LinearTime
 from slotwise.errors import SlotwiseError
 from slotwise.host.workers_by_load import LOOK_S, LoadMeter, WorkersByLoad, WorkersChange
@@ -233,15 +233,14 @@ class _Host:
         self.ended = now
 
     def result(self) -> VirtualResult:
-        known, target_s = self.latencies_s, self.setting.target_ms / 1000 or math.inf
-        cuts = statistics.quantiles(known, n=100) if len(known) > 1 else [*known, 0.0][:1] * 99
+        known, target_s = sorted(self.latencies_s), self.setting.target_ms / 1000 or math.inf
         return VirtualResult(
             asked=self.asked,
             answered=len(known),
             in_time=sum(latency <= target_s for latency in known),
             refused=self.refused,
-            p50_ms=cuts[49] * 1000,
-            p99_ms=cuts[98] * 1000,
+            p50_ms=percentile(known, 50) * 1000,
+            p99_ms=percentile(known, 99) * 1000,
             mean_batch=len(known) / max(1, len(self.sent)),
             chosen={str(why): count for why, count in self.dispatcher.chosen.items()},
             waits={str(why): count for why, count in self.dispatcher.waits.items()},

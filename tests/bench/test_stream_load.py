@@ -45,7 +45,7 @@ def test_the_numbers() -> None:
         StreamSample("broken", 1.5, (1.6,)),
         StreamSample("429", 1.5),
     ]
-    result = summary(samples, LoadPlan(clients=2, warm_up_s=1.0))
+    result = summary(samples, LoadPlan(clients=2, seconds=2.0, warm_up_s=1.0))
     assert (result.streams, result.pieces, result.errors) == (2, 5, {"broken": 1, "429": 1})
     assert (result.seconds, result.streams_s, result.pieces_s) == (2.0, 1.0, 2.5)
     times = (result.first_p50_ms, result.first_p99_ms, result.between_p50_ms, result.between_p99_ms)
@@ -83,3 +83,8 @@ def test_a_load_counts_whole_streams_and_goes_on_after_others() -> None:
     result = asyncio.run(serve_and_load())
     assert (result.streams, result.pieces, result.errors) == (2, 4, {"503": 2, "connection": 2})  # type: ignore[attr-defined]
     assert all(b"\r\naccept: text/event-stream\r\n" in head for head in asked)
+
+
+def test_streams_that_fail_take_time_too() -> None:
+    good, failed = [StreamSample("200", 0.0, (0.05, 0.1))] * 8, [StreamSample("timeout", 0.1)] * 8
+    assert summary([*good, *failed], LoadPlan(clients=8, seconds=10.0, warm_up_s=0.0)).streams_s == 0.8

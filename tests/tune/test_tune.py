@@ -33,7 +33,7 @@ from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
-from slotwise.tune.tuning import FINALISTS, baselines
+from slotwise.tune.tuning import FINALISTS, baselines, sweep
 from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
@@ -279,6 +279,46 @@ def test_the_guard_asks_again_until_the_trial_models_stay_away(monkeypatch: pyte
     assert server.there == ["digits"]
 
 
+@pytest.mark.parametrize(("there", "told"), [(["tune-x"], []), ([], ["tune-x"]), (None, [])])
+def test_what_could_not_be_unregistered_is_not_reported_as_gone(
+    there: list[str] | None, told: list[str], tmp_path: Path
+) -> None:
+    def unregister(model: str) -> None:
+        raise SlotwiseError("busy")
+
+    def listed() -> list[RegisteredModel]:
+        if there is None:
+            raise SlotwiseError("no answer")
+        return [RegisteredModel(name, f"{name}.mar") for name in there]
+
+    found: list[str] = []
+    bench = LiveBench.__new__(LiveBench)
+    bench.record = SimpleNamespace(model_store=tmp_path)  # type: ignore[assignment]
+    bench.management = SimpleNamespace(unregister=unregister, list=listed)  # type: ignore[assignment]
+    bench.cleanup = SimpleNamespace(unregistered=lambda name, archive: found.append(name))  # type: ignore[assignment]
+    bench._unregister("tune-x")
+    assert found == told
+
+
+def test_what_the_figures_want_costs_no_winner() -> None:
+    class Bench:
+        def keep_ready(self, settings: object) -> None:
+            pass
+
+        def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
+            if setting.max_batch_delay >= 50:
+                raise SlotwiseError("it does not become ready")
+            return simulate(ServiceTimes(LinearTime(1, 1), 1), SIMPLE, 8, 50)
+
+    said: list[str] = []
+    request = SimpleNamespace(seconds=1.0, goal=SimpleNamespace(clients=8))
+    outcome = SimpleNamespace(request=request, machine={"server": "torchserve"}, by_clients=[], by_delay=[])
+    sweep(Bench(), outcome, SIMPLE, said.append)  # type: ignore[arg-type]
+    assert outcome.by_clients
+    assert outcome.by_delay
+    assert any("left out of the figures" in line for line in said)
+
+
 def test_offline_a_setting_without_a_value_is_wrong_usage() -> None:
     assert '"threads": 1' in environment("cpu", pairs(["threads=1"]))["SLOTWISE_OVERRIDES"]
     with pytest.raises(typer.BadParameter, match="'threads' is not KEY=VALUE"):
@@ -332,6 +372,8 @@ def test_apply_is_refused_before_the_search_where_another_file_of_that_name_was_
     (tmp_path / "profiles" / "cpu.toml").write_text(
         text if same else re.sub("batch_size = .*", "batch_size = 77", text), "utf-8"
     )
+    (tmp_path / "models" / "digits").mkdir(parents=True)
+    (tmp_path / "models" / "digits" / "model.toml").write_text('name = "digits"')
     done = CliRunner().invoke(build_app(), ["tune", "digits", "--apply"])
     assert ("profiles/cpu.toml says" in str(done.exception)) is not same
     assert ("searched" in str(done.exception)) is same
