@@ -46,7 +46,7 @@ def content_type(path: str) -> str:
 def from_files(paths: Sequence[Path]) -> list[RequestBody]:
     """One body a file; a folder stands for the files in it."""
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    if not files:
+    if paths and not files:
         raise SlotwiseError(f"there is no file in {', '.join(map(str, paths))}", "name files to send")
     try:
         return [RequestBody(file.read_bytes(), content_type(file.name), name=file.name) for file in files]
