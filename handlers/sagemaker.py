@@ -56,6 +56,8 @@ class SageMaker(BatchHandler):
     def read(self, request: Request) -> list[Request]:
         if request.unclear:
             raise request.unclear
+        if request.more:
+            raise BadRequest("its functions take one body, and this form has several")
         return [request]
 
     def collate(self, items: list[Request]) -> Request:
@@ -186,15 +188,15 @@ def _written(prediction: Any, accept: str) -> tuple[Any, str]:
     value = prediction.detach().cpu().tolist() if hasattr(prediction, "detach") else prediction
     for kind in accept.replace(" ", "").split(","):
         if kind == JSON:
-            return _json(value), accept
+            return _json(value), kind
         if kind == CSV:
             lines = io.StringIO()
             np.savetxt(lines, value, delimiter=",", fmt="%s")
-            return lines.getvalue(), accept
+            return lines.getvalue(), kind
         if kind == NPY:
             array = io.BytesIO()
             np.save(array, np.asarray(value), allow_pickle=False)
-            return array.getvalue(), accept
+            return array.getvalue(), kind
     refused = SlotError(f"this model answers as {JSON}, {CSV} and {NPY}")
     refused.code = 406
     raise refused

@@ -149,6 +149,13 @@ def test_what_is_no_array_is_refused_and_no_pickle_is_opened(scripted: Served) -
     assert [answer.code for answer in answers] == [400] * 6 + [415]
 
 
+def test_the_second_body_of_a_form_is_not_dropped_in_silence(scripted: Served) -> None:
+    part = b'--B\r\nContent-Disposition: form-data; name="data"\r\nContent-Type: application/json\r\n\r\n[[1, 2]]\r\n'
+    form = {"content-type": "multipart/form-data; boundary=B"}
+    (answer,) = scripted.ask([2 * part + b"--B--\r\n"], [form])
+    assert (answer.code, "several" in str(answer.value)) == (400, True)
+
+
 def test_text_is_no_number(scripted: Served) -> None:
     csv = [b"1,abc", b"sepal,petal\n1,2", b"1,2\n3,x", b"1,1e39", b"1,inf"]
     as_json = [b"[1, 1e39]", b"[1, 1e999]", b"[1, NaN]", b"[1, Infinity]", b'[1, "2"]']
