@@ -12,7 +12,8 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Settings
 
-NUMBER, RAISE, NAN, MUTE, SILENT, SLEEP, DIE, SHORT, LONG, TORN = range(10)
+# What a proof makes up of an item is none of these.
+NUMBER, RAISE, NAN, MUTE, SILENT, SLEEP, DIE, SHORT, LONG, TORN = (100.5 + i for i in range(10))
 WORDS = {"raise": RAISE, "nan": NAN, "mute": MUTE, "silent": SILENT, "die": DIE, "short": SHORT, "torn": TORN}
 
 
@@ -23,7 +24,7 @@ class Engine:
     dead = False
 
     def __call__(self, rows: Any) -> Any:
-        wishes = set(rows[:, 0].astype(int).tolist())
+        wishes = set(rows[:, 0].tolist())
         self.dead = self.dead or DIE in wishes
         if self.dead or RAISE in wishes:
             raise RuntimeError("the model broke on /secret/path")
