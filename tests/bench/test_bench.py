@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from slotwise.bench.bodies import from_files, from_mix
+from slotwise.bench.bodies import examples, from_files, from_mix
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from tests.standin import answer, standin
@@ -128,6 +128,14 @@ def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:
 )
 def test_offline_ignores_no_option(body: Path, option: tuple[str, str]) -> None:
     assert RUN.invoke(build_app(), ["bench", "m", "--offline", "--body", str(body), *option]).exit_code == 2
+
+
+def test_a_model_without_examples_is_told_what_to_name(tmp_path: Path) -> None:
+    assert from_files([]) == []
+    (tmp_path / "model.toml").write_text('name = "m"\nhandler = "m.py"\n')
+    (tmp_path / "m.py").write_text("")
+    with pytest.raises(SlotwiseError, match="has no example bodies"):
+        examples(str(tmp_path))
 
 
 def test_a_folder_without_a_file_is_no_body(tmp_path: Path) -> None:
