@@ -130,6 +130,8 @@ class HttpExchange(asyncio.Protocol):
                 raise ValueError(f"an answer in transfer-encoding {value[:50]!r}")
 
     def on_headers_complete(self) -> None:
+        if (status := self.parser.get_status_code()) < 100:
+            raise ValueError(f"an answer with status {status}")
         self._in_body = True
 
     def on_body(self, part: bytes) -> None:

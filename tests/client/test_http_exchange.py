@@ -92,9 +92,9 @@ async def test_a_chunked_answer_and_one_after_100_continue() -> None:
         assert exchange.usable
 
 
-@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n"])
-async def test_an_interim_answer_is_none(interim: bytes) -> None:
-    async with server(interim, close=True) as port:
+@pytest.mark.parametrize("status", [b"100 Continue", b"103 Early Hints\r\nlink: </a>", b"099 X", b"000 X\r\ncontent-length: 0"])
+async def test_a_status_below_200_is_no_answer(status: bytes) -> None:
+    async with server(b"HTTP/1.1 " + status + b"\r\n\r\n", close=True) as port:
         exchange = await connected("127.0.0.1", port)
         with pytest.raises(ConnectionError):
             await exchange.ask(HEAD, b"x")
