@@ -26,8 +26,8 @@ class Conversation:
     """One worker, started when it is needed, and again after a batch killed it.
 
     good: the bodies that are answered with 200. alone[i]: the answer to good[i] in a batch of its own; about[i]: its content
-    type, and those of its headers that are the same each time. distinct: the numbers of good bodies of which no two have the
-    same answer. bad: the bodies that are refused. tolerance: see separability/agree.py.
+    type and headers. varying: the names of headers that are not the same each time. distinct: the numbers of good bodies of
+    which no two have the same answer. bad: the bodies that are refused. tolerance: see separability/agree.py.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Conversation:
         self.good: list[RequestBody] = []
         self.alone: list[Any] = []
         self.about: list[dict[str, str]] = []
+        self.varying: set[str] = set()
         self.distinct: list[int] = []
         self.bad: list[RequestBody] = []
 
@@ -65,6 +66,15 @@ class Conversation:
         """Whether this is the answer that good body gets alone."""
         return agree(value, self.alone[number], self.tolerance)
 
+    def difference(self, answer: SlotAnswer, number: int) -> tuple[str, str] | None:
+        """What this answer says, and what that good body is told alone, where that is something else."""
+        if not self.same(answer.value(), number):
+            return _short(answer), str(self.alone[number])[:80]
+        about, alone = _about(answer), self.about[number]
+        for name in sorted({name for name, _ in about.items() ^ alone.items()} - self.varying):
+            return f"{name} {about.get(name, '')[:80]!r}", f"{name} {alone.get(name, '')[:80]!r}"
+        return None
+
     def learn(self, body: RequestBody) -> bool:
         """Send `body` alone and remember its answer. False where it is refused."""
         answer = self.ask([body])[0]
@@ -77,8 +87,7 @@ class Conversation:
         self.alone.append(value)
         about = _about(answer)
         if len(about) > 1:
-            again = _about(self.ask([body])[0])
-            about = {name: said for name, said in about.items() if again.get(name) == said}
+            self.varying |= {name for name, _ in about.items() ^ _about(self.ask([body])[0]).items()}
         self.about.append(about)
         return True
 
@@ -103,7 +112,7 @@ class Conversation:
             if isinstance(entry, int):
                 self._judge(sent, slot, entry, answer)
             elif answer.code < 400:
-                whose = self._whose(sent, slot, answer.value())
+                whose = self._whose(sent, slot, answer)
                 raise PromiseBroken(
                     f"{self._batch(sent)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
                 )
@@ -119,20 +128,14 @@ class Conversation:
         where = f"{self._batch(sent)}: slot {slot}, {self.good[number].name},"
         if answer.code != 200:
             raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
-        value = answer.value()
-        if self.same(value, number):
-            about = _about(answer)
-            for name, alone in self.about[number].items():
-                if about.get(name) != alone:
-                    raise PromiseBroken(f"{where} got {name} {about.get(name, 'nothing')[:80]!r}; alone it gets {alone[:80]!r}")
-            return
-        whose = self._whose(sent, slot, value)
-        raise PromiseBroken(f"{where} got {_short(answer)}{whose}; alone it gets {str(self.alone[number])[:80]}")
+        if found := self.difference(answer, number):
+            got, alone = found
+            raise PromiseBroken(f"{where} got {got}{self._whose(sent, slot, answer)}; alone it gets {alone}")
 
-    def _whose(self, sent: Sequence[RequestBody], slot: int, value: Any) -> str:
+    def _whose(self, sent: Sequence[RequestBody], slot: int, answer: SlotAnswer) -> str:
         """Which other slot this answer belongs to, for the message; nothing where no slot fits."""
         for other, body in enumerate(sent):
-            if other != slot and body in self.good and self.same(value, self.good.index(body)):
+            if other != slot and body in self.good and not self.difference(answer, self.good.index(body)):
                 return f", the answer of slot {other}"
         return ""
 

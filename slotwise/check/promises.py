@@ -103,10 +103,9 @@ def memory(talk: Conversation) -> None:
     _need_answers(talk)
     talk.restart()
     for number in reversed(range(len(talk.good))):  # a fresh worker, asked in another order
-        value = talk.ask([talk.good[number]])[0].value()
-        if not talk.same(value, number):
-            was = str(talk.alone[number])[:80]
-            raise PromiseBroken(f"{talk.good[number].name} alone gets {str(value)[:80]}; asked in another order it got {was}")
+        if found := talk.difference(talk.ask([talk.good[number]])[0], number):
+            got, was = found
+            raise PromiseBroken(f"{talk.good[number].name} alone gets {got}; asked in another order it got {was}")
     batch = talk.mixed(talk.batch_size)
     talk.expect(batch)
     if talk.bad:

@@ -47,7 +47,7 @@ class RealWorker(CheckedWorker):
 
     def __init__(self, kind: str, model_dir: Path, folder: Path, timeout_s: float, environ: dict[str, str]) -> None:
         super().__init__(model_dir, folder, timeout_s)
-        self.kind = kind
+        self.kind, self.next_id = kind, 0
         spec = importlib.util.find_spec(SERVERS[kind][0])
         if spec is None or not spec.origin:
             raise SlotwiseError(f"{kind} is not installed")
@@ -82,11 +82,12 @@ class RealWorker(CheckedWorker):
 
     def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
         """Send one batch. Raises WorkerFault where there are no answers slot by slot."""
-        log_size = len(self.log())
+        log_size, first = len(self.log()), self.next_id
+        self.next_id += len(bodies)
         try:
-            self.connection.sendall(predict_message(bodies))
+            self.connection.sendall(predict_message(bodies, first))
             code, message = read_status(self.connection)
-            answers = read_answers(self.connection)
+            answers = read_answers(self.connection, first)
         except TimeoutError as error:
             raise WorkerFault(f"no answer in {self.timeout_s:.0f} s") from error
         except WrongIds as wrong:

@@ -51,10 +51,10 @@ def load_message(kind: str, model_dir: str, name: str, handler: str, batch_size:
     return message + (_text("") + struct.pack("!?", True) if kind == "torchserve" else _text(io_name))
 
 
-def predict_message(bodies: Sequence[RequestBody]) -> bytes:
-    """The message that carries one batch."""
+def predict_message(bodies: Sequence[RequestBody], first: int = 0) -> bytes:
+    """The message that carries one batch. first: the number of its first request; no two requests have the same."""
     message = b"I"
-    for i, body in enumerate(bodies):
+    for i, body in enumerate(bodies, first):
         message += _text(_id(i)) + _text("Content-Type") + _text(body.content_type) + END
         if body.field is not None:
             message += _text(body.field) + _text(body.content_type) + _text(body.data)
@@ -67,7 +67,7 @@ def read_status(connection: socket.socket) -> tuple[int, str]:
     return _integer(connection), _string(connection).decode("utf-8", "replace")
 
 
-def read_answers(connection: socket.socket) -> list[SlotAnswer]:
+def read_answers(connection: socket.socket, first: int = 0) -> list[SlotAnswer]:
     """Read the slots that follow the status, by the ids in front of them: the front end sends each to whose id that is.
 
     Raises WrongIds where these are not those of the batch, each once.
@@ -83,14 +83,14 @@ def read_answers(connection: socket.socket) -> list[SlotAnswer]:
         answers[name] = SlotAnswer(code, _string(connection), content_type, headers)
         if twice:
             raise WrongIds(f"two answers have the id of one request, {name[:40]!r}")
-    asked = [_id(i) for i in range(len(answers))]
+    asked = [_id(first + i) for i in range(len(answers))]
     if set(asked) != answers.keys():
         raise WrongIds(f"an answer has the id of no request: {min(answers.keys() - set(asked))[:40]!r}")
     return [answers[name] for name in asked]
 
 
 def _id(number: int) -> str:
-    """The id of a request of the batch."""
+    """The id of a request."""
     return f"check-{number}"
 
 

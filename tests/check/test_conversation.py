@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.conversation import Conversation, PromiseBroken
-from slotwise.check.promises import answers, partial
+from slotwise.check.promises import answers, memory, partial
 from slotwise.check.worker_protocol import SlotAnswer, WrongIds, read_answers
 
 BODIES = [RequestBody(b"good%d" % i, "application/octet-stream", name=f"example {i}") for i in range(1, 5)]
@@ -62,7 +63,35 @@ def test_times_and_headers_that_differ_each_time_are_nobodys() -> None:
     talk = Conversation(lambda: Worker(lambda own: own), BODIES, 4)  # type: ignore[arg-type,return-value]
     answers(talk)
     partial(talk)
-    assert talk.about[0].keys() == {"content-type", "owner"}
+    assert talk.varying == {"date"}
+
+
+def test_a_mates_header_that_one_alone_never_gets_is_seen() -> None:
+    class Leaks(Worker):
+        """The first example's header goes to everybody in its batch."""
+
+        def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
+            headers = {"Set-Cookie": "theirs"} if BODIES[0] in bodies else {}
+            return [replace(one, headers=headers) for one in super().predict(bodies)]
+
+    talk = Conversation(lambda: Leaks(lambda own: own), BODIES, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    with pytest.raises(PromiseBroken, match="set-cookie 'theirs'; alone it gets set-cookie ''"):
+        partial(talk)
+
+
+def test_what_a_worker_keeps_of_a_content_type_is_seen() -> None:
+    class Keeps(Worker):
+        kept = ""
+
+        def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
+            self.kept = self.kept or bodies[0].name
+            return [replace(one, content_type=self.kept) for one in super().predict(bodies)]
+
+    talk = Conversation(lambda: Keeps(lambda own: own), BODIES, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    with pytest.raises(PromiseBroken, match="content-type 'example 4'; asked in another order it got content-type 'example 1'"):
+        memory(talk)
 
 
 def test_an_answer_is_its_whose_id_is_in_front_of_it() -> None:
@@ -74,9 +103,9 @@ def test_an_answer_is_its_whose_id_is_in_front_of_it() -> None:
         front, worker = socket.socketpair()
         with front, worker:
             worker.sendall(b"".join(slots) + struct.pack("!i", -1))
-            return [one.body for one in read_answers(front)]
+            return [one.body for one in read_answers(front, 4)]
 
-    assert read(slot(b"check-1", b"of 1"), slot(b"check-0", b"of 0")) == [b"of 0", b"of 1"]
-    for wrong in ([b"check-0", b"check-0"], [b"check-0", b"check-7"], [b"check-0", b"\xff"]):
+    assert read(slot(b"check-5", b"of 5"), slot(b"check-4", b"of 4")) == [b"of 4", b"of 5"]
+    for wrong in ([b"check-4", b"check-4"], [b"check-4", b"check-7"], [b"check-4", b"\xff"], [b"check-0", b"check-1"]):
         with pytest.raises(WrongIds):
             read(*(slot(name, b"x") for name in wrong))
