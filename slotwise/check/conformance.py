@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -25,6 +26,7 @@ SOCKET_FOLDER = 70  # characters: below it sw-XXXXXXXX/run-XXXXXXXX/worker.9000 
 DAMAGE = "It does not start on damaged files."
 APART = "Its mates change no bit of a row, or each row runs alone."
 SENTENCES = {name: (check.__doc__ or "").strip() for name, check in PROMISES.items()} | {"damage": DAMAGE, "apart": APART}
+MOST_ALONE = 4  # of an archive's data files, the largest, are damaged one at a time; the others together
 OWN_PARTS = ("MAR-INF", "slotwise", "slotwise.json", "examples", GUARD, LEGACY_MANIFEST)
 
 
@@ -77,19 +79,22 @@ class CheckedArchive:
         return [entry.name for entry in self.info.entries if not entry.name.endswith("/")]
 
     def data_files(self) -> list[str]:
-        """Weights, vocabularies and the like."""
-        return [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
+        """Weights, vocabularies and the like, the largest first."""
+        sizes = {entry.name: entry.size_bytes for entry in self.info.entries}
+        data = [name for name in self.names() if not name.endswith(".py") and name.split("/")[0] not in OWN_PARTS]
+        return sorted(data, key=lambda name: -sizes[name])
 
-    def worker(self, kind: str, *, damaged: bool = False) -> CheckedWorker:
+    def worker(self, kind: str, *, damaged: Sequence[str] = ()) -> CheckedWorker:
         """Start a worker of `kind` that has loaded the archive. All workers of a kind share one extraction, as on the server.
 
-        damaged: with every data file overwritten.
+        damaged: the files that are overwritten, in an extraction of their own.
         """
         model_dir = self.folder / (f"{kind}-damaged" if damaged else kind)
+        if damaged:
+            shutil.rmtree(model_dir, ignore_errors=True)
         if not model_dir.exists():
-            data = self.data_files() if damaged else []
-            extract(self.path, model_dir, trusted=True, names=[n for n in self.names() if n not in data])
-            for name in data:
+            extract(self.path, model_dir, trusted=True, names=[n for n in self.names() if n not in damaged])
+            for name in damaged:
                 (model_dir / name).parent.mkdir(parents=True, exist_ok=True)
                 (model_dir / name).write_bytes(b"damaged")
         environ = {**os.environ, "PYTHONPATH": str(model_dir), "PYTHONUNBUFFERED": "1"}
@@ -176,28 +181,59 @@ def _check_on(subject: CheckedArchive, kind: str, progress: Callable[[str, str],
     finally:
         talk.restart()
     progress(kind, "damage")
-    verdicts.append(_verdict("damage", lambda: _damage(subject, kind)))
+    verdicts.append(_verdict("damage", lambda: _damage(subject, kind, talk)))
     return [*verdicts, PromiseVerdict("apart", subject.rows.holds, subject.rows.why)]
 
 
-def _verdict(name: str, experiment: Callable[[], None]) -> PromiseVerdict:
+def _verdict(name: str, experiment: Callable[[], str | None]) -> PromiseVerdict:
     try:
-        experiment()
+        why = experiment()
     except (PromiseBroken, WorkerFault) as broken:
         return PromiseVerdict(name, False, str(broken))
     except PromiseUntested as untested:
         return PromiseVerdict(name, None, str(untested))
-    return PromiseVerdict(name, True)
+    return PromiseVerdict(name, True, why or "")
 
 
-def _damage(subject: CheckedArchive, kind: str) -> None:
-    """With every data file overwritten, the worker must not report itself loaded."""
+def _damage(subject: CheckedArchive, kind: str, talk: Conversation) -> str:
+    """With a data file overwritten, the worker must not report itself loaded and answer otherwise. Returns what is not known.
+
+    One file that is read with care would hide every other, so each of the largest is overwritten alone.
+    """
     names = subject.data_files()
     if not names:
         raise PromiseUntested("it has no data files")
+    alone, together = names[:MOST_ALONE], names[MOST_ALONE:]
+    tries = [[name] for name in alone] + ([together] if together else [])
+    unused = [name for damaged in tries if _changes_nothing(subject, kind, talk, damaged) for name in damaged]
+    unknown = [f"{_listed(unused)} damaged: it starts and answers every example as before"] if unused else []
+    if len(unused) == len(names):
+        raise PromiseUntested(unknown[0])
+    if together and together[0] not in unused:
+        unknown.append(f"{_listed(together)}: damaged together only")
+    return "; ".join(unknown)
+
+
+def _changes_nothing(subject: CheckedArchive, kind: str, talk: Conversation, damaged: list[str]) -> bool:
+    """Whether a worker starts on these damaged files and answers as before. Raises PromiseBroken where it answers otherwise."""
     try:
-        worker = subject.worker(kind, damaged=True)
+        worker = subject.worker(kind, damaged=damaged)
     except WorkerFault:
-        return
-    worker.close()
-    raise PromiseBroken(f"it reports itself loaded although {', '.join(names[:3])} {'are' if names[1:] else 'is'} damaged")
+        return False
+    with worker:
+        if talk.distinct and all(_answered_as_before(worker, talk, number) for number in talk.distinct):
+            return True
+    raise PromiseBroken(f"it reports itself loaded although {_listed(damaged)} {'are' if damaged[1:] else 'is'} damaged")
+
+
+def _answered_as_before(worker: CheckedWorker, talk: Conversation, number: int) -> bool:
+    try:
+        answers = worker.predict([talk.good[number]])
+    except WorkerFault:
+        return False
+    return len(answers) == 1 and answers[0].code == 200 and not talk.difference(answers[0], number)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first three names, and how many there are beside them."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if names[3:] else "")

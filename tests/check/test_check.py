@@ -15,7 +15,13 @@ import psutil
 import pytest
 
 from slotwise.archive.build import build
-from slotwise.check.conformance import CheckReport, PromiseVerdict, check
+from slotwise.archive.inspection import inspect
+from slotwise.bench.bodies import RequestBody
+from slotwise.check import conformance
+from slotwise.check.conformance import CheckedArchive, CheckReport, PromiseVerdict, check
+from slotwise.check.conversation import Conversation
+from slotwise.check.promises import answers
+from slotwise.check.rows import RowsApart
 from slotwise.errors import SlotwiseError
 from slotwise.worker.separability.agree import agree
 
@@ -67,6 +73,52 @@ def test_a_faulty_handler_fails_and_the_report_says_why(
     report = check(built(tmp_path / "m", handler), batch_size=4, servers=[server])
     assert not report.passed
     assert why in broken(report)[server][promise]
+
+
+READS = """
+import json, os
+
+def handle(data, context):
+    folder = context.system_properties["model_dir"]
+    if data is None:
+        with open(os.path.join(folder, "weights.json")) as file:
+            json.load(file)
+        return None
+    with open(os.path.join(folder, "labels.txt")) as file:
+        labels = file.read()
+    return [labels for _ in data]
+"""
+
+
+def test_each_data_file_is_damaged_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "reads.py").write_text(READS)
+    for name, text in {"weights.json": "[1, 2, 3, 4, 5]", "labels.txt": "cat\ndog", "NOTICE": "mine"}.items():
+        (folder / name).write_text(text)
+
+    def damage(*files: str) -> PromiseVerdict:
+        spec = f'name = "reads"\nhandler = "reads.py"\nfiles = {json.dumps(files)}\n'
+        (folder / "model.toml").write_text(spec)
+        archive, example = build(folder, folder / "store"), RequestBody(b"x", name="x")
+        place = tmp_path / str(len(files))
+        subject = CheckedArchive(archive, inspect(archive), [example], 2, None, 60.0, place, RowsApart(None, ""))
+        place.mkdir(exist_ok=True)
+        talk = Conversation(lambda: subject.worker("mms"), subject.examples, 2)
+        try:
+            answers(talk)
+        finally:
+            talk.restart()
+        return conformance._verdict("damage", lambda: conformance._damage(subject, "mms", talk))
+
+    found = damage("weights.json", "labels.txt", "NOTICE")
+    assert (found.holds, found.why) == (False, "it reports itself loaded although labels.txt is damaged")
+    (folder / "reads.py").write_text(READS.replace('folder, "labels.txt"', 'folder, "weights.json"'))
+    found = damage("weights.json", "NOTICE")
+    assert (found.holds, found.why) == (True, "NOTICE damaged: it starts and answers every example as before")
+    monkeypatch.setattr(conformance, "MOST_ALONE", 0)
+    found = damage("weights.json", "NOTICE")
+    assert (found.holds, found.why) == (True, "weights.json, NOTICE: damaged together only")
 
 
 def test_a_batch_mates_faint_influence_is_found_where_the_tolerance_is_set(tmp_path: Path) -> None:
