@@ -70,7 +70,7 @@ def progress() -> Progress:
     """A progress bar on stderr with elapsed time; shows nothing where stderr is not a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415  slow to import
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     console = err()
     return Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
 

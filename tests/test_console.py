@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from slotwise.console import emit, say, table
+from slotwise.console import emit, progress, say, table
 
 
 def test_words_in_brackets_stay(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,3 +14,9 @@ def test_words_in_brackets_stay(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.err.strip() == "loading /data/[old]/m.mar [/7]"
     for words in ("no model at [/data/x]", "of [/a]", "[/c]"):
         assert words in printed.out
+
+
+def test_words_in_brackets_stay_beside_a_bar() -> None:
+    with progress() as bar:
+        bar.add_task("loading [/x]")
+        assert str(bar.columns[0].render(bar.tasks[0])) == "loading [/x]"  # type: ignore[union-attr]

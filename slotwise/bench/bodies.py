@@ -74,7 +74,7 @@ def from_mix(file: Path) -> list[RequestBody]:
         known = (
             isinstance(entry.get("file"), str) and type(weight) is int and entry.keys() <= {"file", "weight", "content_type"}
         )
-        if not known or not 1 <= weight <= MOST_OF_A_MIX:
+        if not known or not 1 <= weight <= MOST_OF_A_MIX or (file.parent / entry["file"]).is_dir():
             raise SlotwiseError(
                 f"{file}: a body has a file, a weight from 1 to {MOST_OF_A_MIX} and a content_type", f"not {entry}"
             )

@@ -122,7 +122,8 @@ def judged(sent: Sequence[RequestBody], replies: Sequence[HttpReply]) -> DemoRes
     for i, (body, reply) in enumerate(zip(sent, replies, strict=True)):
         label = body.name.partition(".")[0]
         got = _label_or_message(reply)
-        slot = int(reply.headers["x-batch-slot"]) if "x-batch-slot" in reply.headers else None
+        said = reply.headers.get("x-batch-slot", "")
+        slot = int(said) if said.isdecimal() else None
         refused_in_its_slot = 400 <= reply.status < 500 and slot is not None
         right = refused_in_its_slot if body.bad else got == label
         requests.append(DemoRequest(i, label, body.bad, reply.status, got, batches[i], slot, right))

@@ -145,6 +145,10 @@ class _LoadRun:
             idle.put_nowait(Connection(self.target))
         arrivals: set[asyncio.Task[None]] = set()
 
+        def ended(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or task.exception() is None:  # one that failed is raised at the end
+                arrivals.discard(task)
+
         async def arrive(due_s: float) -> None:
             late_s, connection = self.now() - due_s, None
             with contextlib.suppress(TimeoutError):
@@ -161,7 +165,7 @@ class _LoadRun:
             self.counted += due_s >= self.plan.warm_up_s
             task = asyncio.ensure_future(arrive(due_s))
             arrivals.add(task)
-            task.add_done_callback(arrivals.discard)
+            task.add_done_callback(ended)
             due_s += 1 / rate if self.plan.even else draw.expovariate(rate)
         await asyncio.gather(*arrivals)
         while not idle.empty():

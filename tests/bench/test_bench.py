@@ -144,3 +144,6 @@ def test_a_folder_without_a_file_is_no_body(tmp_path: Path) -> None:
     (tmp_path / "mix.toml").write_text('body = "x"')
     with pytest.raises(SlotwiseError, match="tables"):
         from_mix(tmp_path / "mix.toml")
+    (tmp_path / "mix.toml").write_text('[[body]]\nfile = "."')
+    with pytest.raises(SlotwiseError, match="a body has a file"):
+        from_mix(tmp_path / "mix.toml")

@@ -68,6 +68,12 @@ def test_what_went_wrong_is_seen(at: int, wrong: HttpReply) -> None:
     assert [request.number for request in result.requests if not request.right] == [at]
 
 
+def test_a_slot_that_is_no_number_is_none() -> None:
+    sent = bodies(DIGITS)
+    replies = [HttpReply(200, {"x-batch-slot": "first"}, b"{}") for _ in sent]
+    assert {request.slot for request in judged(sent, replies).requests} == {None}
+
+
 def test_batches_are_told_apart() -> None:
     one = [reply({}, slot=slot, size=2) for slot in (1, 0)]
     same_times = [reply({}, slot=slot, size=2) for slot in (0, 1)]

@@ -41,6 +41,23 @@ def test_closed_loop_counts_every_request() -> None:
     assert (got.decode_ms, got.inference_ms) == pytest.approx((1.0, 3.0))
 
 
+def test_a_header_that_says_no_number_is_no_trouble() -> None:
+    with standin(lambda body, headers: (200, {"x-batch-size": "small", "x-decode-ms": "nan"}, b"ok")) as url:
+        got = measure(Target(url, {}), [GOOD], LoadPlan(clients=1, requests=2, warm_up_s=0.0))
+    assert (got.errors, got.mean_batch, got.decode_ms) == ({}, 0, 0)
+
+
+def test_what_goes_wrong_at_one_arrival_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def ask(self: _LoadRun, connection: Connection, due_s: float, late_s: float) -> None:
+        self.asked = getattr(self, "asked", 0) + 1  # type: ignore[attr-defined]
+        if self.asked == 1:  # type: ignore[attr-defined]
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(_LoadRun, "_ask", ask)
+    with pytest.raises(ZeroDivisionError):
+        measure(Target("http://127.0.0.1:9/x", {}), [GOOD], LoadPlan(clients=2, requests=5, rate=100.0, warm_up_s=0.0))
+
+
 def test_even_arrivals_are_due_at_equal_distances_and_poissons_are_not() -> None:
     def distances(even: bool) -> list[float]:
         plan = LoadPlan(clients=4, requests=8, rate=100.0, warm_up_s=0.0, even=even)
