@@ -9,8 +9,9 @@ handed_to(f)  within, every signal calls `f`: for an event loop, which has to en
 settle()      from here on signals change nothing any more: the outcome is certain
 
 It never lands in an import (a half-imported package fails in ways of its own), in the lines of `__enter__` or `__exit__`
-themselves (a lock taken there would stay taken; in what they call, which may wait for long, it does) or in a finalizer (Python
-prints the exception and drops it): it tries again a moment later.
+themselves (a lock taken there would stay taken) or in a finalizer (Python prints the exception and drops it): it tries again a
+moment later. Nor does it land in what these call, such as the rest of a clean-up, within the first second; after that it does,
+because they may wait for long.
 Without `install` none of this has any effect: Python's own KeyboardInterrupt comes anywhere.
 """
 
@@ -31,6 +32,7 @@ SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 AGAIN_S = 0.02
 IMPORT_SYSTEM = "<frozen importlib"
 TOUCHY = ("__enter__", "__exit__", "__del__")
+PATIENCE = 50  # how often it tries again where something touchy is only further up
 
 
 class _State:
@@ -38,6 +40,7 @@ class _State:
 
     holds = 0
     noted = False  # a signal has come
+    tries = 0  # to land
     settled = False  # the signal has landed, or it comes too late to change anything
     instead: Callable[[], None] | None = None
 
@@ -159,6 +162,7 @@ def _arrived(number: int, frame: FrameType | None) -> None:
         _now.instead()
     elif not _now.holds and not _now.settled:
         if _touchy(frame):
+            _now.tries += 1
             signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
             return
         _now.settled = True
@@ -172,10 +176,10 @@ def _again(number: int, frame: FrameType | None) -> None:
 
 def _touchy(frame: FrameType | None) -> bool:
     """Whether an exception at this place would do harm or get lost."""
-    if frame is not None and frame.f_code.co_name in TOUCHY:
-        return True
+    top = frame
     while frame is not None:
-        if frame.f_code.co_filename.startswith(IMPORT_SYSTEM):
+        patient = frame is top or _now.tries < PATIENCE
+        if frame.f_code.co_filename.startswith(IMPORT_SYSTEM) or (patient and frame.f_code.co_name in TOUCHY):
             return True
         frame = frame.f_back
     return False
