@@ -31,8 +31,9 @@ from slotwise.archive.packaging import WORKER, FileContent, in_archive, in_file,
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
+from slotwise.worker.separability.about import NOBODY
 from slotwise.worker.separability.agree import agree
-from slotwise.worker.separability.proof import KEY
+from slotwise.worker.separability.proof import KEY, carried
 
 MOVED = {  # modules of earlier workers that handlers imported, and where they are
     "errors": "slot_errors",
@@ -152,7 +153,11 @@ def _fresh(info: ArchiveInfo, old: dict[str, FileContent]) -> dict[str, FileCont
         with old[name].open() as file:
             described[name] = json.load(file)
         if new_worker:
-            described[name].pop(KEY, None)  # another worker has proven that; today's tries when it starts
+            # Another worker has proven that, and today's tries when it starts; but where that ends it nobody shall.
+            kept = [one.to_json() for one in carried(described[name]) if one.about == NOBODY]
+            described[name] = {key: value for key, value in described[name].items() if key != KEY} | (
+                {KEY: kept} if kept else {}
+            )
     described[about] |= {"worker": WORKER, "slotwise": __version__}
     return code | {name: in_text(json.dumps(one, indent=2, sort_keys=True)) for name, one in described.items()}
 

@@ -20,6 +20,7 @@ from slotwise.archive.renewal import outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.worker.separability.about import About
 from slotwise.worker.separability.verdict import Verdict
 from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.support.archives import contents
@@ -76,10 +77,12 @@ def test_what_is_renewed_already_is_left_alone(old: Path) -> None:
 def test_what_the_old_worker_has_proven_is_not_kept(old: Path) -> None:
     with zipfile.ZipFile(old) as source:
         settings = json.loads(source.read("slotwise.json"))
-    wrong = Verdict(True, "", 0, (2, 3, 4)).to_json()
-    renew(changed(old, slotwise__json=json.dumps({**settings, "separability": [wrong]})))
+    wrong = Verdict(True, "", 0, (2, 3, 4), about=About("numpy fp32 cpu", "numpy 1", "any")).to_json()
+    ends = Verdict(None, "when it is tried, it ends the worker (3)").to_json()
+    renew(changed(old, slotwise__json=json.dumps({**settings, "separability": [wrong, ends]})))
     with zipfile.ZipFile(old) as source:
-        assert "separability" not in json.loads(source.read("slotwise.json"))
+        (left,) = json.loads(source.read("slotwise.json"))["separability"]
+    assert "ends the worker" in left["cause"]
 
 
 def test_with_out_the_old_one_stays_and_the_report_of_the_build_follows_without(old: Path, tmp_path: Path) -> None:
