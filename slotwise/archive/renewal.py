@@ -155,9 +155,8 @@ def _fresh(info: ArchiveInfo, old: dict[str, FileContent]) -> dict[str, FileCont
         if new_worker:
             # Another worker has proven that, and today's tries when it starts; but where that ends it nobody shall.
             kept = [one.to_json() for one in carried(described[name]) if one.about == NOBODY]
-            described[name] = {key: value for key, value in described[name].items() if key != KEY} | (
-                {KEY: kept} if kept else {}
-            )
+            described[name].pop(KEY, None)
+            described[name] |= {KEY: kept} if kept else {}
     described[about] |= {"worker": WORKER, "slotwise": __version__}
     return code | {name: in_text(json.dumps(one, indent=2, sort_keys=True)) for name, one in described.items()}
 
