@@ -188,7 +188,7 @@ def test_of_an_earlier_proof_only_that_rows_run_one_by_one_is_taken_over(archive
     (archive / ".separability.json").unlink()
     for known in (Verdict(False, "mixes rows", 1, about=about, proof=1), Verdict(None, "it ends the worker", proof=1)):
         carry(archive, known.to_json())
-        assert settle(Counting(), archive) == known
+        assert settle(Counting(), archive) == replace(known, most_rows=1)
 
 
 def mixing(x: Any) -> Any:
