@@ -144,20 +144,30 @@ def tune(
         from slotwise.tune.profile_edit import check_folder, check_own
 
         check_own(need(name))
-        for one in _served(name) if every else [model]:
+        for one in _served(name) if every else []:
             check_folder(one)
     how = {"max_trials": max_trials, "seconds": seconds, "tool": tool, "poison": poison, "oversubscribe": oversubscribe}
     bodies, goal = _bodies(body, mix), (slo_p99_ms, clients, objective)
     results = []
     missed = False
+    failed: dict[str, SlotwiseError] = {}
     for one in _served(name) if every else [model]:
         if every:
             say(one)
-        outcome = _tuned(one, bodies, name, engines, goal, every, **how)
-        missed = missed or outcome.winner is None
-        results.append(_kept(outcome, directory, write_setting, as_json))
+        try:
+            outcome = _tuned(one, bodies, name, engines, goal, every, write_setting, **how)
+            missed = missed or outcome.winner is None
+            results.append(_kept(outcome, directory, write_setting, as_json))
+        except SlotwiseError as error:
+            if not every:
+                raise
+            failed[one] = error
+            say(f"{one}: {error.message}")
     if as_json:
         emit(results if every else results[0], True, lambda: None)
+    if failed:
+        why = "; ".join(f"{one}: {error.message}" for one, error in failed.items())
+        raise SlotwiseError(f"not tuned: {why}", next(iter(failed.values())).hint)
     if missed:
         raise typer.Exit(2)
 
@@ -202,19 +212,29 @@ def _bodies(files: list[Path] | None, mix: Path | None) -> list[RequestBody]:
 
 
 def _tuned(
-    model: str, bodies: list[RequestBody], name: str, engines: str, goal: tuple[float, int, Any], shared: bool, **how: Any
+    model: str,
+    bodies: list[RequestBody],
+    name: str,
+    engines: str,
+    goal: tuple[float, int, Any],
+    shared: bool,
+    applies: bool,
+    **how: Any,
 ) -> TuneResult:
-    """Tune one model. shared: with the cores that the server gives it beside the others."""
+    """Tune one model. shared: with the cores that the server gives it beside the others. applies: its setting is written."""
     from slotwise.bench.bodies import examples
     from slotwise.deploy.deploy import obtain
     from slotwise.server.record import need
     from slotwise.tune.goal import Goal
+    from slotwise.tune.profile_edit import check_folder
     from slotwise.tune.tuning import TuneRequest
     from slotwise.tune.tuning import tune as search
 
     record = need(name)
     record.need_model_api(f"tuning {model}, which registers trial models,")
     info = obtain(model, record.model_store, say=say)
+    if applies:
+        check_folder(info.name)
     pairs = [(one.partition(":")[0], one.partition(":")[2]) for one in engines.split(",") if one]
     if shared and info.name in record.shares:
         how["cores"] = record.shares[info.name]

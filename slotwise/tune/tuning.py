@@ -141,7 +141,9 @@ def tune(
     say: Callable[[str], None],
     on_trial: Callable[[Trial], None],
 ) -> TuneResult:
-    """Tune one model on a running server, which is left as it was. Raises SlotwiseError where the server ends meanwhile."""
+    """Tune one model on a running server, which is left as it was. Raises SlotwiseError where the server ends
+    meanwhile, or serves no setting in the final.
+    """
     started, cores = time.monotonic(), request.cores
     default, profile = baselines(record, info, cores)
     outcome = TuneResult(request, default, profile, machine=machine(record))
@@ -160,6 +162,9 @@ def tune(
             if candidates and outcome.winner is None:
                 outcome.decision = final(bench, outcome, candidates, say)
                 _need_alive(record, "the final")
+        if outcome.decision and not outcome.decision.finalists:
+            why = "; ".join(f"{setting}: {reason}" for setting, reason in outcome.decision.dropped.items())
+            raise SlotwiseError(f"the final could serve no setting: {why}", f"its logs are in {record.state_dir / 'logs'}")
         if outcome.winner:
             sweep(bench, outcome, outcome.winner, say)
     outcome.took_s = time.monotonic() - started

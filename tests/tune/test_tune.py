@@ -26,14 +26,14 @@ from slotwise.files.project import profile_file
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.record import ServerRecord
-from slotwise.tune import cleanup
+from slotwise.tune import cleanup, tuning
 from slotwise.tune.finals import ROUNDS, Finalist, decide, play
 from slotwise.tune.goal import Goal
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
-from slotwise.tune.tuning import FINALISTS, baselines, sweep
+from slotwise.tune.tuning import FINALISTS, TuneRequest, baselines, sweep
 from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
@@ -372,8 +372,6 @@ def test_apply_is_refused_before_the_search_where_another_file_of_that_name_was_
     (tmp_path / "profiles" / "cpu.toml").write_text(
         text if same else re.sub("batch_size = .*", "batch_size = 77", text), "utf-8"
     )
-    (tmp_path / "models" / "digits").mkdir(parents=True)
-    (tmp_path / "models" / "digits" / "model.toml").write_text('name = "digits"')
     done = CliRunner().invoke(build_app(), ["tune", "digits", "--apply"])
     assert ("profiles/cpu.toml says" in str(done.exception)) is not same
     assert ("searched" in str(done.exception)) is same
@@ -385,3 +383,67 @@ def test_a_page_that_no_tuning_wrote_is_not_overwritten(tmp_path: Path) -> None:
     assert "no tuning wrote" in str(CliRunner().invoke(build_app(), line).exception)
     (tmp_path / "tune.json").write_text("{}")
     assert "no tuning wrote" not in str(CliRunner().invoke(build_app(), line).exception)
+
+
+def test_apply_is_refused_before_the_trials_where_a_model_has_no_folder_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, searched = started(tmp_path, monkeypatch), list[str]()
+    monkeypatch.setattr("slotwise.server.record.need", lambda name: record)
+    monkeypatch.setattr("slotwise.deploy.deploy.obtain", lambda *_, **__: SimpleNamespace(name="digits", path=tmp_path))
+    monkeypatch.setattr("slotwise.tune.profile_edit.check_own", lambda record: None)
+    monkeypatch.setattr("slotwise.tune.tuning.tune", lambda *_: searched.append("digits"))
+    monkeypatch.setattr("slotwise.commands.tune._served", lambda name: ["digits", "theirs"])
+    monkeypatch.setattr(ServerRecord, "need_model_api", lambda record, what: None)
+    monkeypatch.setattr("slotwise.files.project.models", dict)
+    for what in ("digits", "shared/digits.mar", "--all"):
+        done = CliRunner().invoke(build_app(), ["tune", what, "--apply"])
+        assert "has no folder in this project" in str(done.exception)
+    assert not searched
+    monkeypatch.setattr("slotwise.files.project.models", lambda: {"digits": Path.cwd()})
+    CliRunner().invoke(build_app(), ["tune", "shared/digits.mar", "--apply", "--body", __file__])
+    assert searched == ["digits"]
+
+
+@pytest.mark.parametrize(("lives", "words"), [(False, "ended during the final"), (True, "could serve no setting: .*gone")])
+def test_a_final_in_which_nothing_could_be_served_is_no_target_not_met(
+    lives: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bench(Simulated):
+        def __enter__(self) -> Bench:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def measure(self, setting: TrialSetting, clients: int, seconds: float) -> LoadResult:
+            if self.held:
+                raise SlotwiseError("the server is gone")
+            return super().measure(setting, clients, seconds)
+
+    bench = Bench(ServiceTimes(LinearTime(1, 1), 1))
+    monkeypatch.setattr(tuning, "LiveBench", lambda *_, **__: bench)
+    monkeypatch.setattr(tuning, "baselines", lambda *_: (DEFAULT, PROFILE))
+    monkeypatch.setattr(tuning, "space_of", lambda *_: SearchSpace((1, 8), (0, 1), ((1, 1),)))
+    monkeypatch.setattr(tuning, "time_handler", lambda *_: ([], None))
+    monkeypatch.setattr(tuning, "machine", lambda record: {})
+    monkeypatch.setattr(tuning, "warmed_up", lambda *_: [])
+    record = SimpleNamespace(name="default", state_dir=Path(), alive=lambda: lives or not bench.held)
+    request = TuneRequest("digits", Goal(1000.0, 4), max_trials=3, seconds=0.1, cores=1)
+    with pytest.raises(SlotwiseError, match=words):
+        tuning.tune(request, record, SimpleNamespace(), [], str, lambda trial: None)  # type: ignore[arg-type]
+
+
+def test_all_goes_on_with_the_next_model_where_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tuned(model: str, *_: object, **__: object) -> SimpleNamespace:
+        if model == "first":
+            raise SlotwiseError("its workers do not start", "look")
+        return SimpleNamespace(winner=None)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("slotwise.commands.tune._served", lambda name: ["first", "second"])
+    monkeypatch.setattr("slotwise.commands.tune._tuned", tuned)
+    monkeypatch.setattr("slotwise.commands.tune._kept", lambda *_: {"model": "second"})
+    done = CliRunner().invoke(build_app(), ["tune", "--all", "--json"])
+    assert "second" in done.stdout
+    assert str(done.exception) == "not tuned: first: its workers do not start"
