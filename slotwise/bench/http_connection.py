@@ -45,9 +45,9 @@ class Target:
     v2: bool = False
 
     @classmethod
-    def of(cls, record: ServerRecord, model: str) -> Target:
-        """A model on a server of ours."""
-        return cls(record.prediction_url(model), auth_headers(record), record.kind == "triton")
+    def of(cls, record: ServerRecord, model: str, for_s: float = 0.0) -> Target:
+        """A model on a server of ours. for_s: how long its token has to last."""
+        return cls(record.prediction_url(model), auth_headers(record, for_s=for_s), record.kind == "triton")
 
     @property
     def address(self) -> tuple[str, int]:

@@ -47,6 +47,11 @@ class LoadPlan:
     seed: int = 0
     even: bool = False
 
+    @property
+    def token_s(self) -> float:
+        """How long its token has to last: with wrk and ab there may be a load before it, and one after it."""
+        return 3 * (self.warm_up_s + (self.seconds or 0.0) + self.timeout_s)
+
 
 @dataclass(frozen=True, slots=True)
 class RequestSample:

@@ -31,29 +31,29 @@ REFUSED = ("InvalidKeyException",)
 _renewing = threading.Lock()
 
 
-def token(record: ServerRecord, kind: TokenKind) -> str | None:
-    """The token that is valid now, renewed where it has expired; None where the server has none.
+def token(record: ServerRecord, kind: TokenKind, for_s: float = 0.0) -> str | None:
+    """The token that is valid now, renewed where it has expired or will within for_s; None where the server has none.
 
     Raises SlotwiseError where a TorchServe has no key_file.json.
     """
     if record.kind == "mms":
         return None
     entry = _keys(record).get(kind, {})
-    if _expired(entry):
+    if _expired(entry, for_s):
         with ExitStack() as alone:
             alone.enter_context(_renewing)
             with suppress(OSError):  # a folder that is not ours
                 alone.enter_context(locked(record.state_dir / "key_file.json"))
             keys = _keys(record)
             entry = keys.get(kind, {})
-            if _expired(entry):
+            if _expired(entry, for_s):
                 return _renew(record, kind, keys)
     return str(entry["key"])
 
 
-def auth_headers(record: ServerRecord, kind: TokenKind = "inference") -> dict[str, str]:
-    """The header that carries the token; empty for MMS."""
-    valid = token(record, kind)
+def auth_headers(record: ServerRecord, kind: TokenKind = "inference", for_s: float = 0.0) -> dict[str, str]:
+    """The header that carries the token, which is valid for so long; empty for MMS."""
+    valid = token(record, kind, for_s)
     return {} if valid is None else {"Authorization": f"Bearer {valid}"}
 
 
@@ -83,12 +83,12 @@ def _keys(record: ServerRecord) -> dict[str, Any]:
         ) from error
 
 
-def _expired(entry: dict[str, Any]) -> bool:
+def _expired(entry: dict[str, Any], for_s: float) -> bool:
     try:
         ends = datetime.fromisoformat(entry["expiration time"])
     except (KeyError, ValueError, TypeError):
         return "key" not in entry
-    return datetime.now(UTC) + MARGIN > ends
+    return datetime.now(UTC) + MARGIN + timedelta(seconds=for_s) > ends
 
 
 def _renew(record: ServerRecord, kind: TokenKind, keys: dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ from slotwise.console import Json, emit, out, progress, say, table
 from slotwise.errors import SlotwiseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from slotwise.bench.bodies import RequestBody
     from slotwise.bench.http_connection import Target
     from slotwise.bench.load import LoadPlan, LoadResult
@@ -75,21 +77,24 @@ def bench(
         raise typer.BadParameter("it goes without --rate, --interval, --poison, --figure and --tool", param_hint="--stream")
     clients = [1000] if rate else counts(concurrency, "--concurrency")
     plans = [LoadPlan(n, seconds, requests, warm_up, rate, poison, timeout, even=even) for n in clients]
-    target = _target(model, url, name)
+
+    def target(plan: LoadPlan) -> Target:
+        return _target(model, url, name, plan.token_s)
+
     if stream:
         _streams(model, target, bodies, plans, csv, as_json)
         return
-    _finish(model, [_measure(tool, target, bodies, plan) for plan in plans], csv, figure, as_json)
+    _finish(model, [_measure(tool, target(plan), bodies, plan) for plan in plans], csv, figure, as_json)
 
 
-def _target(model: str, url: str | None, name: str) -> Target:
+def _target(model: str, url: str | None, name: str, token_s: float) -> Target:
     from slotwise.bench.http_connection import Target
     from slotwise.server.record import need
 
     if url:
         key = os.environ.get("SLOTWISE_KEY")  # not an option: everybody can read a command line
         return Target(url, {"authorization": f"Bearer {key}"} if key else {})
-    return Target.of(need(name), model)
+    return Target.of(need(name), model, token_s)
 
 
 def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPlan) -> LoadResult:
@@ -107,11 +112,16 @@ def _measure(tool: str, target: Target, bodies: list[RequestBody], plan: LoadPla
 
 
 def _streams(
-    model: str, target: Target, bodies: list[RequestBody], plans: list[LoadPlan], csv: Path | None, as_json: bool
+    model: str,
+    target: Callable[[LoadPlan], Target],
+    bodies: list[RequestBody],
+    plans: list[LoadPlan],
+    csv: Path | None,
+    as_json: bool,
 ) -> None:
     from slotwise.bench import report, stream_load
 
-    results = [stream_load.measure(target, bodies, plan) for plan in plans]
+    results = [stream_load.measure(target(plan), bodies, plan) for plan in plans]
     rows = [result.as_json() for result in results]
     emit({"model": model, "streams": rows}, as_json, lambda: report.stream_table(model, results))
     if csv:

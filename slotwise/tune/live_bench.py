@@ -95,7 +95,7 @@ class LiveBench:
         """Serve the setting and load it. Raises SlotwiseError where it does not become ready."""
         warm_up_s = AGAIN_WARM_UP_S if setting in self.serving else WARM_UP_S
         plan = LoadPlan(clients, seconds, warm_up_s=warm_up_s, timeout_s=self.timeout_s, poison=self.poison)
-        target = Target.of(self.record, self.serve(setting))
+        target = Target.of(self.record, self.serve(setting), plan.token_s)
         if self.tool == "slotwise":
             return load.measure(target, self.bodies, plan)
         warm_up = LoadPlan(clients, plan.warm_up_s, warm_up_s=0.0, timeout_s=self.timeout_s)

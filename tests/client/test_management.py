@@ -18,6 +18,8 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from slotwise.bench.http_connection import Target
+from slotwise.bench.load import LoadPlan
 from slotwise.client.inference import InferenceClient
 from slotwise.client.live_model import live_model
 from slotwise.client.management import ManagementClient, RegisteredModel
@@ -230,6 +232,18 @@ def test_an_expired_token_is_renewed_with_the_key_that_does_not_expire(
 
     monkeypatch.setattr(httpx, "get", renew)
     assert token(torchserve, "management") == "new-management"
+
+
+def test_a_load_begins_with_a_token_that_lasts(torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    def renew(url: str, **given: Any) -> httpx.Response:
+        write_keys(torchserve.state_dir, "new")
+        return httpx.Response(200, request=httpx.Request("GET", url))
+
+    monkeypatch.setattr(httpx, "get", renew)
+    write_keys(torchserve.state_dir, "old", minutes=1)
+    quick, long = (LoadPlan(seconds=seconds, warm_up_s=1.0, timeout_s=2.0) for seconds in (1.0, 60.0))
+    assert Target.of(torchserve, "m", quick.token_s).headers == {"Authorization": "Bearer old-inference"}
+    assert Target.of(torchserve, "m", long.token_s).headers == {"Authorization": "Bearer new-inference"}
 
 
 def test_threads_that_find_it_expired_renew_it_once(torchserve: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
