@@ -14,6 +14,7 @@ from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.console import say
 from slotwise.errors import SlotwiseError
 
 PACKAGES = {"wrk": "wrk", "ab": "apache2-utils"}
@@ -51,6 +52,7 @@ def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: Load
     with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
         measured = (_wrk if tool == "wrk" else _ab)(target, bodies, plan, Path(name))
     if measured.errors:  # whose times these tools count among the others: a refusal is quick
+        say(f"{tool} counts the times of requests that fail: measured again with our own client")
         return load.measure(target, bodies, plan)
     return measured
 

@@ -33,7 +33,7 @@ def answer(body: bytes, headers: Mapping[str, str]) -> Answer:
 
 
 def record(url: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record, for_s: {})
     base = url.removesuffix("/predictions/m")
     return cast(Any, SimpleNamespace(kind="torchserve", prediction_url=lambda model: f"{base}/predictions/{model}"))
 

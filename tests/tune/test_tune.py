@@ -243,7 +243,7 @@ def test_another_tool_meets_an_empty_queue_and_slow_models_are_measured_by_our_c
 
     monkeypatch.setattr("slotwise.bench.load.measure", ours)
     monkeypatch.setattr("slotwise.bench.load_tools.measure", theirs)
-    monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record: {})
+    monkeypatch.setattr("slotwise.bench.http_connection.auth_headers", lambda record, for_s: {})
     bench = LiveBench.__new__(LiveBench)
     bench.record = SimpleNamespace(kind="torchserve", prediction_url=lambda model: "http://127.0.0.1:1")  # type: ignore[assignment]
     bench.bodies = []
