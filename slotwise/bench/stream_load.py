@@ -25,7 +25,7 @@ END, PIECE = b"event: end\n", b"data: "
 
 @dataclass(frozen=True)
 class StreamSample:
-    """One stream. Times in seconds since the start of the load: when it was asked for, and when each piece came.
+    """One stream. Times in seconds since the start of the load: when it was asked for, when each piece came, and its end.
 
     status: of HTTP; "broken" where it has no good end, "whole" where the server gives no stream, "timeout", "connection".
     """
@@ -33,6 +33,7 @@ class StreamSample:
     status: str
     began_s: float
     pieces_s: tuple[float, ...] = ()
+    ended_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ class _StreamRun:
             except OSError:
                 status = "connection"
                 await asyncio.sleep(0.01)  # do not ask a server that is gone a million times a second
-            self.samples.append(StreamSample(status, began_s, tuple(at - self.started for at in pieces)))
+            came, ended_s = tuple(at - self.started for at in pieces), time.perf_counter() - self.started
+            self.samples.append(StreamSample(status, began_s, came, ended_s))
         if exchange is not None:
             exchange.close()
 
@@ -149,10 +151,9 @@ def summary(samples: Sequence[StreamSample], plan: LoadPlan) -> StreamLoadResult
     first = sorted((one.pieces_s[0] - one.began_s) * 1000 for one in good if one.pieces_s)
     between = sorted((after - before) * 1000 for one in good for before, after in pairwise(one.pieces_s))
     pieces = sum(len(one.pieces_s) for one in good)
-    ended_s = max((one.pieces_s[-1] for one in good if one.pieces_s), default=plan.warm_up_s)
-    if len(good) < len(counted) and plan.seconds:  # those that failed took time, too
-        ended_s = max(ended_s, plan.warm_up_s + plan.seconds)
-    seconds = max(ended_s - plan.warm_up_s, 1e-9)
+    planned_s = plan.seconds or 0.0 if plan.requests is None else 0.0
+    ended_s = max((at for one in counted for at in (one.ended_s, *one.pieces_s[-1:])), default=0.0)  # also of those that failed
+    seconds = max(ended_s - plan.warm_up_s, planned_s, 1e-9)
     return StreamLoadResult(
         clients=plan.clients,
         seconds=seconds,

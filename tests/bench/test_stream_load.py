@@ -88,3 +88,5 @@ def test_a_load_counts_whole_streams_and_goes_on_after_others() -> None:
 def test_streams_that_fail_take_time_too() -> None:
     good, failed = [StreamSample("200", 0.0, (0.05, 0.1))] * 8, [StreamSample("timeout", 0.1)] * 8
     assert summary([*good, *failed], LoadPlan(clients=8, seconds=10.0, warm_up_s=0.0)).streams_s == 0.8
+    ended = [StreamSample("timeout", 0.1, ended_s=4.0)]
+    assert summary([*good, *ended], LoadPlan(clients=8, requests=9, warm_up_s=0.0)).streams_s == 2.0
