@@ -169,9 +169,9 @@ def summed(known: dict[str, Any], rounds: list[Round]) -> dict[str, Any]:
 
 def show(result: dict[str, Any]) -> None:
     """The tables and the ratios, for people."""
-    columns = ["body", "clients", "system", "a second", "p50 ms", "p99 ms"]
-    keys = ("workload", "concurrency", "system", "rps", "p50_ms", "p99_ms")
-    cells = [["" if row[key] is None else row[key] for key in keys] for row in result["rows"]]
+    columns = ["body", "clients", "system", "a second", "p50 ms", "p99 ms", "lost"]
+    keys = ("workload", "concurrency", "system", "rps", "p50_ms", "p99_ms", "lost")
+    cells = [["" if row.get(key) is None else row[key] for key in keys] for row in result["rows"]]
     out().print(shown_table("medians over the rounds", columns, cells))
     for workload, by_clients in result["ratios"].items():
         for clients, counts in by_clients.items():

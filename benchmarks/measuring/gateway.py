@@ -138,5 +138,5 @@ def hedging(options: Namespace, work: Path) -> dict[str, Any]:
             gateway_process.stop()
     (by_system,) = readings.values()
     slowest = {system: [r.p99_ms or 0.0 for r in rounds] for system, rounds in by_system.items()}
-    slower = ratio(slowest["one in 50 hangs"], slowest["all answer"])
+    slower = ratio(slowest["one in 50 hangs"], slowest["all answer"]) if all(slowest["one in 50 hangs"]) else None
     return {"rows": rows(readings, detail=True), "p99_ratio": slower and slower._asdict(), "copies_per_request": sent}

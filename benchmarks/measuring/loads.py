@@ -6,6 +6,7 @@ that chooses: answers within the target a second, and p99. The client is the sam
 
 from __future__ import annotations
 
+import math
 import statistics
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
@@ -104,7 +105,7 @@ class ModelUnderLoads:
         found = load.measure(target, self.bodies, plan)
         self._most = max(self._most, found.req_s)
         in_time = sum(ms <= self.target_ms for ms in found.latencies_ms) / max(1, len(found.latencies_ms))
-        return Reading(round(found.req_s * in_time, 2), found.p50_ms, found.p99_ms, found.lost)
+        return Reading(round(found.req_s * in_time, 2), found.p50_ms or None, found.p99_ms or None, found.lost)
 
     def tried(self, loads: Sequence[ConstantLoad], seconds: float) -> dict[str, dict[Static, Reading]]:
         """Every setting of the grid once with each load."""
@@ -149,7 +150,7 @@ def best(tried: Mapping[Static, Reading]) -> list[Static]:
     most = max(reading.rps for reading in tried.values()) or 1.0
 
     def order(setting: Static) -> tuple[int, float]:
-        return -round(tried[setting].rps / most * 50), tried[setting].p99_ms or 0.0
+        return -round(tried[setting].rps / most * 50), tried[setting].p99_ms or math.inf
 
     return sorted(tried, key=order)[:FINALISTS]
 
@@ -159,7 +160,7 @@ def verdict(readings: Mapping[str, Sequence[Reading]], target_ms: float) -> dict
     systems: dict[str, dict[str, Any]] = {
         name: {
             "in_time_s": statistics.median(one.rps for one in rounds),
-            "p99_ms": round(statistics.median(one.p99_ms or 0.0 for one in rounds), 2),
+            "p99_ms": round(statistics.median(one.p99_ms or math.inf for one in rounds), 2),
             "lost": sum(one.failed for one in rounds),
             "rounds": [one.rps for one in rounds],
         }

@@ -70,7 +70,7 @@ def compare(options: Namespace, record: ServerRecord, infos: Sequence[ArchiveInf
         counted = spent[cell, row["system"]][-options.rounds :]
         row["cpu_ms"] = {name: round(statistics.median(one[name] for one in counted), 1) for name in counted[0]}
         took = [reading.p50_ms or 0.0 for reading in readings[cell][row["system"]]]
-        compared = ratio(took, [reading.p50_ms or 0.0 for reading in readings[cell][SINGLES]])
+        compared = ratio(took, [reading.p50_ms or 0.0 for reading in readings[cell][SINGLES]]) if all(took) else None
         row["to_singles"] = compared and compared._asdict()
         row["same"] = _same(answers[row["workload"], row["system"]], answers[row["workload"], SINGLES])
     return {"records": RECORDS, "setting": str(SETTING), "rows": table}

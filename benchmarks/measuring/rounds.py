@@ -18,7 +18,9 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Reading:
-    """One round of one system: answers a second, and what half and 99% of the clients waited at most (None: no clients).
+    """One round of one system: answers a second, and what half and 99% of the clients waited at most.
+
+    None: there were no clients, or no answers.
 
     shares: of the time of all cores that its first process, its others and the client had.
     """
@@ -33,7 +35,7 @@ class Reading:
     @classmethod
     def of(cls, measured: LoadResult) -> Reading:
         """What a load gave."""
-        return cls(measured.req_s, measured.p50_ms, measured.p99_ms, measured.lost, measured.mean_batch)
+        return cls(measured.req_s, measured.p50_ms or None, measured.p99_ms or None, measured.lost, measured.mean_batch)
 
 
 class Ratio(NamedTuple):
@@ -92,7 +94,8 @@ def one_round(
 def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bool = False) -> list[dict[str, Any]]:
     """One row a workload, number of clients and system: medians over the rounds, and the rounds' answers a second.
 
-    detail: also requests a batch, and requests that got no good answer in all rounds.
+    Times are of the rounds that had answers. detail: also requests a batch, and requests that got no good answer in all
+    rounds; these stand there in any case where there are any.
     """
     table = []
     for (workload, clients), systems in readings.items():
@@ -105,8 +108,9 @@ def rows(readings: Mapping[Cell, Mapping[str, Sequence[Reading]]], *, detail: bo
             if all(r.shares for r in rounds):
                 names = rounds[0].shares or {}
                 row["shares"] = {name: round(statistics.median((r.shares or {})[name] for r in rounds), 3) for name in names}
-            if detail:
-                row["lost"] = sum(r.failed for r in rounds)
+            lost = sum(r.failed for r in rounds)
+            if detail or lost:
+                row["lost"] = lost
             table.append({**row, "rounds": [round(r.rps, 2) for r in rounds]})
     return table
 

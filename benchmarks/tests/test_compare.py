@@ -45,6 +45,12 @@ def test_ratios_are_of_the_same_round_and_of_our_fastest() -> None:
     assert found["12M"]["8"] == {"vs_stock": 4.0, "vs_best_peer": None, "vs_raw": None}
 
 
+def test_rounds_without_answers_are_not_the_quickest() -> None:
+    dead = Reading(0.0, None, None, failed=9)
+    row = rows({("m", 8): {"dead in two": [Reading(20, 80.0, 90.0), dead, dead]}})[0]
+    assert (row["rps"], row["p50_ms"], row["p99_ms"], row["lost"]) == (0.0, 80.0, 90.0, 18)
+
+
 def test_rows_have_the_documented_keys() -> None:
     row = rows(readings())[0]
     assert list(row) == ["workload", "concurrency", "system", "rps", "p50_ms", "p99_ms", "rounds"]

@@ -23,6 +23,7 @@ from slotwise.bench.http_connection import Connection, Target, run
 
 BUSY = 0.9  # of one core: a client that is this busy is the limit
 LATE_MS = 10.0  # an open-loop client that sends its requests this much too late (median) is the limit
+TIMES = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
 HANDLER_HEADERS = ("batch-size", "decode-ms", "inference-ms")  # x-..., what our handlers say of a batch
 
 Tick = Callable[[float], None]  # called with the share that is done, 0..1
@@ -69,7 +70,7 @@ class RequestSample:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The result of a load. req_s: good answers a second; latencies: of good answers; errors: good requests lost, by status.
+    """The result of a load. req_s: good answers a second; latencies: of good answers, 0 where there are none; errors: good requests lost, by status.
 
     mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
     refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms, min_ms: 0 from wrk
@@ -272,9 +273,14 @@ def percentile(ordered: Sequence[float], p: float) -> float:
 
 
 def rounded(measured: LoadResult) -> dict[str, Any]:
-    """The numbers as they are printed: milliseconds and rates to a sensible digit. Single latencies are not printed."""
+    """The numbers as they are printed: milliseconds and rates to a sensible digit. Single latencies are not printed.
+
+    Where nothing was answered no time is known: None, not 0.
+    """
     numbers = asdict(replace(measured, latencies_ms=()))
     del numbers["latencies_ms"]
+    if not measured.max_ms:
+        numbers |= dict.fromkeys((*TIMES, "mean_ms", "min_ms"))
     return {k: round(v, 3) if isinstance(v, float) else v for k, v in numbers.items()}
 
 

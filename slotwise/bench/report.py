@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.bench.load import BUSY, LoadResult, rounded
+from slotwise.bench.load import BUSY, TIMES, LoadResult, rounded
 from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.bench.stream_load import StreamLoadResult
 from slotwise.console import table
@@ -24,7 +24,7 @@ def load_table(model: str, results: Sequence[LoadResult]) -> Any:
     columns = [first, "req/s", "p50", "p90", "p95", "p99", "max", "batch", "model", "lost"]
     rows = []
     for m in results:
-        times = [_ms(v) for v in (m.p50_ms, m.p90_ms, m.p95_ms, m.p99_ms, m.max_ms)]
+        times = [_ms(getattr(m, key)) if m.max_ms else "-" for key in TIMES]
         row = [str(m.rate or m.clients), f"{m.req_s:.1f}" if m.req_s < 100 else f"{m.req_s:.0f}", *times, f"{m.mean_batch:.1f}"]
         row += [_ms(m.decode_ms + m.inference_ms), by_status(m.errors) or "0"]
         rows.append(row)
@@ -36,7 +36,7 @@ def stream_table(model: str, results: Sequence[StreamLoadResult]) -> Any:
     columns = ["clients", "streams/s", "pieces/s", "first p50", "first p99", "between p50", "between p99", "lost"]
     rows = []
     for m in results:
-        times = [_ms(v) for v in (m.first_p50_ms, m.first_p99_ms, m.between_p50_ms, m.between_p99_ms)]
+        times = [_ms(v) if m.streams else "-" for v in (m.first_p50_ms, m.first_p99_ms, m.between_p50_ms, m.between_p99_ms)]
         rows.append([str(m.clients), f"{m.streams_s:.1f}", f"{m.pieces_s:.0f}", *times, by_status(m.errors) or "0"])
     return table(f"{model}: times in ms", columns, rows)
 
@@ -95,7 +95,7 @@ def load_figure(model: str, results: Sequence[LoadResult]) -> Figure:
     left.plot(x, [m.req_s for m in results], "o-")
     left.set(xlabel=name, ylabel="answers a second", title=model)
     for key in ("p50_ms", "p95_ms", "p99_ms"):
-        right.plot(x, [getattr(m, key) for m in results], "o-", label=key.removesuffix("_ms"))
+        right.plot(x, [getattr(m, key) or math.nan for m in results], "o-", label=key.removesuffix("_ms"))
     right.set(xlabel=name, ylabel="latency, ms")
     right.legend()
     from_zero((left, right))

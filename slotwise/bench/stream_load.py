@@ -56,8 +56,9 @@ class StreamLoadResult:
     errors: dict[str, int] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """The numbers as they are printed."""
-        return {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        """The numbers as they are printed; None for times where no stream was whole."""
+        numbers = {name: round(value, 3) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return numbers if self.streams else {name: None if name.endswith("_ms") else numbers[name] for name in numbers}
 
 
 class TimedExchange(HttpExchange):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import shutil
 import threading
 import time
@@ -180,6 +181,16 @@ def test_mean_batch_is_a_mean_of_batches_not_of_requests() -> None:
     """One batch of 8 and one of 1: nine answers, mean 4.5 (a mean over the answers would say 7.2)."""
     samples = [RequestSample("200", False, 1.0, 0.1, batch_size=8)] * 8 + [RequestSample("200", False, 1.0, 0.1, batch_size=1)]
     assert summary(samples, LoadPlan(warm_up_s=0.0)).mean_batch == pytest.approx(4.5)
+
+
+def test_a_load_without_answers_has_no_times() -> None:
+    dead = summary([RequestSample("503", False, 1.0, 0.001)], LoadPlan(clients=1, seconds=1.0, warm_up_s=0.0))
+    alive = summary([RequestSample("200", False, 1.0, 0.080)], LoadPlan(clients=1, seconds=1.0, warm_up_s=0.0))
+    assert rounded(dead)["p99_ms"] is None
+    assert rounded(alive)["p99_ms"] == 80.0
+    assert [str(list(column.cells)[1]) for column in report.load_table("m", [alive, dead]).columns[2:7]] == ["-"] * 5
+    latency = report.load_figure("m", [alive, dead]).axes[1].lines[0].get_ydata()
+    assert (latency[0], math.isnan(latency[1])) == (80.0, True)
 
 
 def test_a_busy_client_is_named() -> None:

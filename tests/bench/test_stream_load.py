@@ -90,3 +90,4 @@ def test_streams_that_fail_take_time_too() -> None:
     assert summary([*good, *failed], LoadPlan(clients=8, seconds=10.0, warm_up_s=0.0)).streams_s == 0.8
     ended = [StreamSample("timeout", 0.1, ended_s=4.0)]
     assert summary([*good, *ended], LoadPlan(clients=8, requests=9, warm_up_s=0.0)).streams_s == 2.0
+    assert summary(failed, LoadPlan(clients=8)).as_json()["first_p50_ms"] is None
