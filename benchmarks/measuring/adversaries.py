@@ -249,7 +249,7 @@ def back_s(judged: Sequence[Judged], ended: float, now: float) -> float | None:
 def _p99_ms(judged: Sequence[Judged], since: float, until: float) -> float:
     """Of those that came in this time, but for the poisoned; infinite where more than one in a hundred had no right answer."""
     took = sorted(one.took_s for one in judged if since < one.at <= until and one.kind != "poisoned")
-    return round(1000 * percentile(took, 99), 1)
+    return round(1000 * percentile(took or [math.inf], 99), 1)
 
 
 def _row(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:

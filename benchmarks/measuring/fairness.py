@@ -106,7 +106,7 @@ def verdict(rounds: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     }
     batch_ms = statistics.median(one["beside"]["full_batch_ms"] for one in rounds)
     allowed_ms = TIMES * medians["alone_p99_ms"] + batch_ms
-    none_lost = all(not one["beside"].get("many_lost") and one["beside"].get("many_a_second", 1) > 0 for one in rounds)
+    none_lost = all(not one["beside"]["many_lost"] and one["beside"]["many_a_second"] > 0 for one in rounds)
     held = medians["beside_p99_ms"] <= allowed_ms and none_lost
     return {"full_batch_ms": batch_ms, **medians, "allowed_ms": round(allowed_ms, 3), "held": held, "rounds": rounds}
 

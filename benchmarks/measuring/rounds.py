@@ -21,7 +21,6 @@ class Reading:
     """One round of one system: answers a second, and what half and 99% of the clients waited at most.
 
     None: there were no clients, or no answers.
-
     shares: of the time of all cores that its first process, its others and the client had.
     """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 import zlib
@@ -9,13 +10,15 @@ from typing import Any
 
 import pytest
 
+from benchmarks.measuring import adversaries as troubled
 from benchmarks.measuring import day, loads
-from benchmarks.measuring.adversaries import KEPT_S, TARGET_MS, Judged, back_s
+from benchmarks.measuring.adversaries import KEPT_S, TARGET_MS, Judged, Load, Sent, _p99_ms, back_s
 from benchmarks.measuring.fairness import verdict
 from benchmarks.measuring.priced import Priced, Row
 from benchmarks.measuring.rounds import Reading
 from benchmarks.pages import crowds
 from benchmarks.pages.crowds import adversaries, fairness
+from slotwise.bench.http_connection import HttpReply
 from slotwise.bench.offline import LinearTime
 from slotwise.profiles.profile import load_profile
 
@@ -23,12 +26,13 @@ LATE_S = 2 * TARGET_MS / 1000
 
 
 def test_a_crowd_may_cost_half_as_much_again_and_a_full_batch() -> None:
-    one = {"p50_ms": 8.0, "p99_ms": 10.0, "many_lost": 0, "full_batch_ms": 30.0}
+    one = {"p50_ms": 8.0, "p99_ms": 10.0, "many_lost": 0, "many_a_second": 9.0, "full_batch_ms": 30.0}
     rounds = [{"alone": one, "beside": {**one, "p99_ms": p99_ms}} for p99_ms in (44.0, 45.0, 99.0)]
     found = verdict(rounds)
     assert (found["allowed_ms"], found["beside_p99_ms"], found["held"]) == (45.0, 45.0, True)
     assert not verdict([{**each, "beside": {**each["beside"], "full_batch_ms": 29.0}} for each in rounds])["held"]
-    assert not verdict([{**each, "beside": {**each["beside"], "many_lost": 1}} for each in rounds])["held"]
+    for broken in ({"many_lost": 1}, {"many_a_second": 0.0}):
+        assert not verdict([{**each, "beside": {**each["beside"], **broken}} for each in rounds])["held"]
     row = {"model": "m", "batch_size": 16, **found}
     assert "| m | 16 | 30 | 8 | 10 | 8 | 45 | 45 | yes | 0 |" in fairness({"fairness": {"rows": [row]}})
 
@@ -44,6 +48,7 @@ def test_the_target_is_kept_from_the_last_late_answer_on() -> None:
     assert back_s([Judged(1, LATE_S, "poisoned"), Judged(2, 0.01, "right")], 0, 20) == 0
     assert back_s([Judged(i / 10, math.inf, "lost") for i in range(200)], 0, 20) is None
     assert back_s([], 0, 20) is None
+    assert _p99_ms([], 0, 20) == math.inf
     row = {"name": "a", "right": 9, "lost": 0, "wrong": 0, "poisoned": 1, "changes": 2, "longest_back_s": None}
     page = adversaries({"adversaries": {"rows": [{**row, "p99_before_ms": 12.0, "p99_meanwhile_ms": 140.0}]}})
     assert "| a | 9 | 0 | 0 | 1 | 2 | 12 | 140 | not within a minute |" in page
@@ -104,3 +109,28 @@ def test_a_days_requests_are_the_same_for_every_system() -> None:
     found = one.simulated(None, 1, learned)
     assert found["asked"] == len(first)
     assert found == one.simulated(None, 1, learned)
+
+
+def test_requests_that_were_due_while_the_host_stood_still_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stalled:
+        def __init__(self, target: object) -> None:
+            pass
+
+        async def ask(self, request: bytes) -> HttpReply:
+            await asyncio.sleep(max(0.0, began + 0.5 - time.monotonic()))
+            return HttpReply(200, {}, b"1")
+
+        def close(self) -> None:
+            pass
+
+    async def load() -> list[Judged]:
+        made = Load(None, lambda number: Sent(b"", 1))  # type: ignore[arg-type]
+        with made.running():
+            await asyncio.sleep(0.8)
+        return made.judged
+
+    monkeypatch.setattr(troubled, "Connection", Stalled)
+    monkeypatch.setattr(troubled, "CLIENTS", 2)
+    monkeypatch.setattr(troubled, "RATE", 40)
+    began = time.monotonic()
+    assert sum(one.took_s > 0.1 for one in asyncio.run(load())) >= 12  # of the 20 that were due until then

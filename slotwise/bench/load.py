@@ -70,9 +70,10 @@ class RequestSample:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """The result of a load. req_s: good answers a second; latencies: of good answers, 0 where there are none; errors: good requests lost, by status.
+    """The result of a load. req_s: good answers a second; latencies: of good answers, 0 where there are none.
 
-    mean_batch: requests a batch, from the answers' headers. decode_ms, inference_ms: inside the handler, a batch.
+    errors: good requests lost, by status. mean_batch: requests a batch, from the answers' headers.
+    decode_ms, inference_ms: inside the handler, a batch.
     refused: the statuses that bad bodies got. client_cores: how busy the measuring process was. mean_ms, min_ms: 0 from wrk
     and ab. latencies_ms: each good answer's, sorted, for a figure; none from wrk and ab.
     """
