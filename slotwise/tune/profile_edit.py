@@ -71,9 +71,10 @@ def write_setting(setting: TrialSetting, model: str, profile: str, cores: int) -
 @contextmanager
 def _as_it_was(path: Path) -> Iterator[None]:
     """Put the file back where what is done with it fails; on a full disk, too."""
+    path = path.resolve()  # a link stays one
     before = path.with_name(f".{path.name}.before")
     try:
-        shutil.copyfile(path, before)
+        shutil.copy(path, before)
         try:
             yield
         except BaseException:

@@ -351,6 +351,8 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:
 def test_the_guard_lives_also_after_a_profile_swap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = tmp_path / "tune-digits-1.mar"
     archive.touch()
+    (tmp_path / "json.py").write_text("raise SystemExit(1)")  # the operator's own, where he stands
+    monkeypatch.chdir(tmp_path)
     with LiveBench(started(tmp_path, monkeypatch), SimpleNamespace(name="digits"), []) as bench:  # type: ignore[arg-type]
         bench.cleanup.registers("tune-digits-1", archive)
     assert not archive.exists()

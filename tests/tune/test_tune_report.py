@@ -117,13 +117,19 @@ def test_apply_moves_the_autoscalers_target_of_the_pods_that_serve_the_model(her
     render.check(here)
 
 
-def test_apply_that_cannot_render_leaves_the_models_file_as_it_was(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("linked", [False, True])
+def test_apply_that_cannot_render_leaves_the_models_file_as_it_was(
+    here: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
     model = here / "models" / "wishful" / "model.toml"
+    if linked:
+        model.rename(here / "theirs.toml")
+        model.symlink_to(here / "theirs.toml")
     before = model.read_text("utf-8")
     monkeypatch.setattr(render, "write", lambda root: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(OSError, match="No space"):
         write_setting(TrialSetting(64, 0, 2, 1), "wishful", "cpu", cores=2)
-    assert model.read_text("utf-8") == before
+    assert (model.read_text("utf-8"), model.is_symlink()) == (before, linked)
     assert [file.name for file in model.parent.iterdir()] == ["model.toml"]
 
 
