@@ -74,6 +74,11 @@ class Judged:
     took_s: float
     kind: str
 
+    @property
+    def wait_s(self) -> float:
+        """How long the client waited for a right answer; for ever where none came."""
+        return self.took_s if self.kind == "right" else math.inf
+
 
 class Bodies:
     """What is sent, by kind."""
@@ -140,7 +145,7 @@ class Load:
         if sent.answer is None and kind == "lost":
             kind = "poisoned"
         now = time.monotonic()
-        self.judged.append(Judged(now, now - due if kind == "right" else math.inf, kind))
+        self.judged.append(Judged(now, now - due, kind))
 
 
 @dataclass(frozen=True)
@@ -238,17 +243,17 @@ async def _under(adversary: Adversary, load: Load, bodies: Bodies, seconds: floa
 def back_s(judged: Sequence[Judged], ended: float, now: float) -> float | None:
     """How long after the end the target was kept for KEPT_S; None: not yet."""
     after = [one for one in judged if one.at > ended and one.kind != "poisoned"]
-    late = [one.at for one in after if one.took_s > TARGET_MS / 1000]
+    late = [one.at for one in after if one.wait_s > TARGET_MS / 1000]
     for at in (ended, *late):
         kept = [one for one in after if at < one.at <= at + KEPT_S]
-        if at + KEPT_S <= now and kept and sum(one.took_s > TARGET_MS / 1000 for one in kept) <= 0.01 * len(kept):
+        if at + KEPT_S <= now and kept and sum(one.wait_s > TARGET_MS / 1000 for one in kept) <= 0.01 * len(kept):
             return round(at - ended, 3)
     return None
 
 
 def _p99_ms(judged: Sequence[Judged], since: float, until: float) -> float:
     """Of those that came in this time, but for the poisoned; infinite where more than one in a hundred had no right answer."""
-    took = sorted(one.took_s for one in judged if since < one.at <= until and one.kind != "poisoned")
+    took = sorted(one.wait_s for one in judged if since < one.at <= until and one.kind != "poisoned")
     return round(1000 * percentile(took or [math.inf], 99), 1)
 
 

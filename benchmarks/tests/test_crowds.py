@@ -46,7 +46,7 @@ def test_the_target_is_kept_from_the_last_late_answer_on() -> None:
     assert back_s(judged(3, 20), 0, 20) == 2.9
     assert back_s(judged(3, 20), 0, 2.9 + KEPT_S - 0.1) is None
     assert back_s([Judged(1, LATE_S, "poisoned"), Judged(2, 0.01, "right")], 0, 20) == 0
-    assert back_s([Judged(i / 10, math.inf, "lost") for i in range(200)], 0, 20) is None
+    assert back_s([Judged(i / 10, 0.001, "lost") for i in range(200)], 0, 20) is None
     assert back_s([], 0, 20) is None
     assert _p99_ms([], 0, 20) == math.inf
     row = {"name": "a", "right": 9, "lost": 0, "wrong": 0, "poisoned": 1, "changes": 2, "longest_back_s": None}
