@@ -64,6 +64,7 @@ def test_numbers_of_a_request_that_openvino_does_not_compute_exactly(
     [
         ([node("ArgMax", "x", "y", axis=1, keepdims=0)], INT64, {}),
         ([node("TopK", "x k", "v i"), node("Div", "i k", "y")], INT64, {"k": np.array([2])}),
+        ([node("Unsqueeze", "x o", "u"), node("MaxPool", "u", "y", kernel_shape=[2])], FLOAT, {"o": np.array([1])}),
         ([node("Shape", "x", "s"), node("Mul", "s k", "m"), node("Div", "m k", "d"), node("Reshape", "x d", "y")],
          FLOAT, {"k": np.array([2])}),
         ([node("Slice", "x a e a", "y")], FLOAT, {"a": np.array([1]), "e": np.array([2**63 - 1])}),
