@@ -1,8 +1,8 @@
 """Find the numbers that OpenVINO would not compute exactly: on the CPU it has 32 bits for those of 64, and says nothing.
 
-What a graph computes of its own shapes is small, and so are the places that ArgMax, MaxPool and their kind find. What depends on
-a request may be any number. A whole number of 32 bits counts where it comes in or is made of another number: its quotients and
-remainders are float32 there, and an index that is not in a table is no error.
+What a graph computes of its own shapes is small, and so are the places that ArgMax, MaxPool and their kind find. What depends
+on a request may be any number. A whole number of 32 bits counts where it comes in or is made of another number: its quotients
+and remainders are float32 there, and an index that is not in a table is no error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 WIDE = {"i64": "int64", "u64": "uint64", "f64": "float64"}
 WHOLE = {"i32": "int32", "u32": "uint32"}
 SMALL = ("boolean", "i8", "u8", "i16", "u16")
-PLACES = ("ShapeOf", "MaxPool", "AdaptiveMaxPool", "Unique", "TopK", "NonZero", "NonMaxSuppression", "MulticlassNms", "MatrixNms",
-          "Bucketize", "SearchSorted")  # fmt: skip
+PLACES = ("ShapeOf", "MaxPool", "AdaptiveMaxPool", "Unique", "TopK", "NonZero", "NonMaxSuppression", "MulticlassNms",
+          "MatrixNms", "Bucketize", "SearchSorted")  # fmt: skip
 WITH_BODY = ("Loop", "TensorIterator", "If")
 LEAST, MOST = -(2**31), 2**31 - 1
 NO_END = 2**63 - 1  # a Slice without an end has it, or its negative
