@@ -66,7 +66,7 @@ def test_they_are_installed_for_its_workers_alone_or_the_model_is_refused(tmp_pa
         assert refused.json()["message"].startswith(failure)
         assert "tiny_package==9.9" in refused.json()["message"]
         assert [one["modelName"] for one in deployment.call("GET", "/models").json()["models"]] == ["needs"]
-        (packages,) = (deployment.folder / "tmp").glob("slotwise-torchserve-*/models/*.packages")
+        (packages,) = (deployment.folder / "tmp").glob("slotwise-torchserve-*/models/*@packages")
         assert deployment.call("DELETE", "/models/needs").status_code == 200
         assert not packages.exists()
 
@@ -74,7 +74,7 @@ def test_they_are_installed_for_its_workers_alone_or_the_model_is_refused(tmp_pa
 def test_nothing_is_installed_where_nobody_asked_for_it(tmp_path: Path, store: Path) -> None:
     with deployed(OURS, tmp_path / "d", store, ("default_workers_per_model=1",), ("--ncs", "--models", "needs.mar")) as one:
         until(lambda: "No module named 'tiny_package'" in one.printed(), "no word of what it lacks")
-        assert not list((one.folder / "tmp").glob("*/models/*.packages"))
+        assert not list((one.folder / "tmp").glob("*/models/*@packages"))
         model_log = one.folder / "logs" / "model_log.log"
         (described,) = one.call("GET", "/models/needs").json()
         assert described["workers"][0]["status"] != "READY"
