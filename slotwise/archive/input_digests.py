@@ -59,8 +59,10 @@ def made_key(folder: Path, spec: ModelSpec, weights: str | None, made: Mapping[s
     Nor are the versions of engines in it: what was made with others is completed (archive/make_script.py), not made anew.
     """
     digest = hashlib.sha256(spec.model_dump_json(exclude=SERVING).encode())
-    own = {file.relative_to(folder).as_posix(): file_sha256(file) for file in _whole(folder)}
-    for name, sha256 in sorted({**own, **input_digests(folder, spec)}.items()):
+    digests = input_digests(folder, spec)
+    others = {name: file for file in _whole(folder) if (name := file.relative_to(folder).as_posix()) not in digests}
+    digests |= {name: file_sha256(file) for name, file in others.items()}
+    for name, sha256 in sorted(digests.items()):
         if name != DESCRIPTION and made.get(name) != sha256:
             digest.update(f"\n{name} {sha256}".encode())
     code = [file for room in CODE for file in sorted((project.PACKAGE / room).glob("*.py"))]

@@ -86,8 +86,13 @@ def unpacked(info: ArchiveInfo, out_dir: Path) -> Path:
     found = {file.relative_to(out_dir).as_posix(): file_sha256(file) for file in out_dir.rglob("*") if file.is_file()}
     if found != listed:
         shutil.rmtree(out_dir)
-        raise SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
+        raise replaced(info)
     return out_dir
+
+
+def replaced(info: ArchiveInfo) -> SlotwiseError:
+    """What is said where another archive stands in the place of the one that was inspected."""
+    return SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
 
 
 def file_sha256(path: Path) -> str:

@@ -14,7 +14,6 @@ an engine has changed since. Networks that slotwise.zoo exports need none: their
 from __future__ import annotations
 
 import errno
-import fcntl
 import importlib.util
 import json
 import os
@@ -32,6 +31,7 @@ from slotwise.archive.input_digests import made_key
 from slotwise.archive.made_beside import left_beside, noting_what_is_left
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
+from slotwise.files.disk import locked
 from slotwise.interrupts import held, let_through
 from slotwise.model_spec import ModelSpec
 
@@ -52,7 +52,7 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
     shelf = project.cache_dir() / spec.name
     shelf.mkdir(parents=True, exist_ok=True)
     script = folder / "make.py"
-    with locked(shelf / ".lock"):
+    with locked(shelf / "make"):  # two builds of one model do not train it twice
         out = shelf / made_key(folder, spec, weights, left_beside(script, shelf))
         if (out / MEASURED).is_file():
             try:
@@ -151,14 +151,6 @@ def partial_folder(folder: Path) -> Iterator[Path]:
                 yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock, so that two builds of one model do not train it twice."""
-    with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _failed(script: Path, error: Exception) -> SlotwiseError:

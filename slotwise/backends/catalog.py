@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.archive.inspection import MANIFEST_BYTES
+from slotwise.archive.inspection import MANIFEST_BYTES, replaced
 from slotwise.archive.packaging import DIGESTS
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.bench import bodies
@@ -85,7 +85,7 @@ def inspected_card(info: ArchiveInfo) -> ModelCard:
     """The card of what was inspected. Raises SlotwiseError where another archive has taken its place since."""
     card = model_card(info.path, [info.content])
     if card is None:
-        raise SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
+        raise replaced(info)
     return card
 
 

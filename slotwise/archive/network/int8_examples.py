@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from slotwise.archive.input_digests import SERVING
-from slotwise.archive.make_script import installed_versions, locked, partial_folder
+from slotwise.archive.make_script import installed_versions, partial_folder
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.files.disk import locked
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines import load_engine
 from slotwise.worker.environment.settings import Settings
@@ -68,7 +69,7 @@ def with_int8(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, Path, di
     calibrating, judging, key = _inputs(spec, sources, graph)
     out = project.cache_dir() / spec.name / f"int8-{key}"
     out.parent.mkdir(parents=True, exist_ok=True)
-    with locked(out.parent / ".int8.lock"):
+    with locked(out.parent / "int8"):
         if not (out / MEASURED).is_file():
             with partial_folder(out.with_name(f"{out.name}.partial")) as partial:
                 _write(spec, graph, partial, calibrating, judging)
