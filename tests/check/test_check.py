@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from pathlib import Path
@@ -101,15 +102,14 @@ def test_each_data_file_is_damaged_alone(tmp_path: Path, monkeypatch: pytest.Mon
         spec = f'name = "reads"\nhandler = "reads.py"\nfiles = {json.dumps(files)}\n'
         (folder / "model.toml").write_text(spec)
         archive, example = build(folder, folder / "store"), RequestBody(b"x", name="x")
-        place = tmp_path / str(len(files))
-        subject = CheckedArchive(archive, inspect(archive), [example], 2, None, 60.0, place, RowsApart(None, ""))
-        place.mkdir(exist_ok=True)
-        talk = Conversation(lambda: subject.worker("mms"), subject.examples, 2)
-        try:
-            answers(talk)
-        finally:
-            talk.restart()
-        return conformance._verdict("damage", lambda: conformance._damage(subject, "mms", talk))
+        with tempfile.TemporaryDirectory(prefix="sw-") as place:  # short: the worker's socket lies in it
+            subject = CheckedArchive(archive, inspect(archive), [example], 2, None, 60.0, Path(place), RowsApart(None, ""))
+            talk = Conversation(lambda: subject.worker("mms"), subject.examples, 2)
+            try:
+                answers(talk)
+            finally:
+                talk.restart()
+            return conformance._verdict("damage", lambda: conformance._damage(subject, "mms", talk))
 
     found = damage("weights.json", "labels.txt", "NOTICE")
     assert (found.holds, found.why) == (False, "it reports itself loaded although labels.txt is damaged")
