@@ -9,6 +9,7 @@ overload   half to ten times what a server can do, idle and slow connections, at
 chaos      workers, server and gateway killed or stopped, files gone and torn, disk, clock and network broken, while clients ask
 hostile    one hostile client beside sixteen others at the gateway: each attack alone, then all at once
 drop_in    the same at the five ports of `slotwise torchserve`
+traces     timed traces of several requests at once at a host of our own, each answer compared with its answer alone
 soak       TorchServe, MMS and Ray behind the gateway at 80% of what they can do; workers die, change and are swapped
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A part
@@ -35,7 +36,7 @@ from tests.campaign.cases import Part, run_case, run_part
 from tests.campaign.own_server import CHOSEN
 from tests.campaign.tally import BROKEN, Tally
 
-PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "drop_in", "soak")
+PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "drop_in", "traces", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
 SAME = ("seed", "scale", "commit")  # with which a part goes on
 

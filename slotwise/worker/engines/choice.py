@@ -83,6 +83,8 @@ def _first_that_starts(names: Sequence[str], start: Callable[[str], Any]) -> Any
     for name in names[:-1]:
         try:
             return start(name)
+        except ValueError as error:
+            logger.warning("%s cannot serve this archive here: %s; trying the next engine", name, error)
         except Exception:
             logger.warning("%s cannot serve this archive here: trying the next engine", name, exc_info=True)
     return start(names[-1])
