@@ -45,6 +45,7 @@ class InferenceRequest(BackendRequest):
 
     identity: str = field(default_factory=replies.new_id)
     gateway: Gateway = field(kw_only=True)
+    client_deadline: float = math.inf  # that its client has set
     memory_bytes: int = 0
     sent_at: float | None = None
     bill: Bill = FREE  # of the request and of all that is made of it
@@ -82,7 +83,8 @@ class InferenceRequest(BackendRequest):
             raise Refused(404, "there is no such model")
         self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if "x-deadline-ms" in headers:
-            self.deadline = min(self.deadline, _deadline(headers["x-deadline-ms"]))
+            self.client_deadline = _deadline(headers["x-deadline-ms"])
+            self.deadline = min(self.deadline, self.client_deadline)
         headers["x-request-id"] = self.identity
         self.write_deadline()
         if length is not None:
@@ -173,8 +175,11 @@ class InferenceRequest(BackendRequest):
         self.gateway.killers.refuse_body(self.model, self.body, self.read_by)
 
     def read_by(self) -> str:
-        """See BackendRequest: the version and the query, the body's type, and TorchServe's routes."""
-        return "\0".join([self.target, *(self.headers.get(name, "") for name in READ_BY)])
+        """See BackendRequest: the version, its archive and the query, the body's type, and TorchServe's routes."""
+        live = self.gateway.models.get(self.model)
+        version = self.version or (live.version if live else "")
+        runs = self.gateway.card(self.model, version).content
+        return "\0".join([version, runs, self.target, *(self.headers.get(name, "") for name in READ_BY)])
 
     def convict(self) -> None:
         """Remember that this body ended workers of the model, and whose it was."""

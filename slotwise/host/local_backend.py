@@ -12,7 +12,6 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 from slotwise.backends.catalog import UNKNOWN, ModelCard
 from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused, by_default
-from slotwise.backends.metric_labels import OTHER
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
 
@@ -46,10 +45,7 @@ class LocalBackend:
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer. Raises Refused."""
         served = self._asked(request)
-        if request.label == OTHER:  # the front has not seen the model yet
-            request.repeatable = served.settings.repeatable
-        else:  # what the front knows is of the default version, and of what was registered when it looked
-            request.repeatable &= served.settings.repeatable
+        request.repeatable = served.settings.repeatable  # whatever the front says: it hedges nothing here
         return await served.answer(request)
 
     def _asked(self, request: BackendRequest) -> ServedModel:

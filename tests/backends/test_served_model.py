@@ -134,6 +134,25 @@ def test_what_waits_for_a_model_that_goes_is_refused_when_it_has_gone(settings: 
     asyncio.run(history())
 
 
+def test_what_waits_for_a_model_without_workers_is_refused_at_once(settings: ModelSettings) -> None:
+    """As newcomers are; not at its deadline."""
+
+    async def history() -> None:
+        async with serving(settings, 1) as served:
+            first = asyncio.create_task(served.answer(asked("slow")))
+            while not any(worker.busy for worker in served.queue.workers):
+                await asyncio.sleep(0.01)
+            waiting = asyncio.create_task(served.answer(asked("1")))
+            await asyncio.sleep(0)
+            served.scale(0)
+            assert (await first).body == b"answer to slow"
+            with pytest.raises(Refused, match="the model has no workers") as refused:
+                await asyncio.wait_for(waiting, 30)
+            assert (refused.value.status, refused.value.retry_after_s, served.ledger.open) == (503, 1, 0)
+
+    asyncio.run(history())
+
+
 def test_a_death_names_the_file_of_what_led_to_it_which_runs_again(
     settings: ModelSettings, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

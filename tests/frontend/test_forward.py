@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import time
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ import pytest
 from slotwise.backends.remote import race
 from slotwise.client.tokens import auth_headers
 from slotwise.frontend import replies
+from slotwise.frontend.events.raw_pieces import RawPieces
+from slotwise.frontend.inference_request import InferenceRequest
 from tests.support.errors import error
 
 from .conftest import MakeFront
@@ -258,6 +262,17 @@ async def test_a_deadline_that_a_clock_took_for_passed_is_tried_again(make_front
     front.server.script.extend(["late", "late", "late"])
     assert error(await front.predict())["code"] == 504
     assert len(front.server.seen) == 5
+
+
+@pytest.mark.parametrize(("own_s", "left_s"), [(math.inf, 120), (5.0, 5)])
+async def test_each_piece_extends_the_fronts_time_and_never_its_clients(
+    make_front: MakeFront, own_s: float, left_s: float
+) -> None:
+    gateway, now = (await make_front()).gateway, time.monotonic()
+    request = InferenceRequest("digits", now + min(1, own_s), gateway=gateway, client_deadline=now + own_s)
+    client: Any = SimpleNamespace(write=lambda data: None)
+    RawPieces(request, client, 120.0).send(b"a piece")
+    assert request.deadline == pytest.approx(now + left_s, abs=2)
 
 
 async def test_a_body_over_the_limit_is_refused_with_and_without_a_length(make_front: MakeFront) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
+from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -11,6 +14,7 @@ from slotwise.backends.exchange import Refused, digest_of
 from slotwise.frontend.admission import killers
 from slotwise.frontend.admission.killers import ALLOWED, Killers
 from slotwise.frontend.http.client_address import TrustedProxies
+from slotwise.frontend.inference_request import InferenceRequest
 from tests.support.errors import error
 from tests.support.hedges import Clock, counted, hedged
 
@@ -68,6 +72,23 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     known.refuse_body("digits", b"5")
     with pytest.raises(Refused):
         known.refuse_body("digits", b"6")
+
+
+async def test_a_body_is_another_one_for_another_version_or_archive(make_front: MakeFront) -> None:
+    """An operator mends the model, and makes what is mended its default."""
+    gateway = (await make_front()).gateway
+    asks = partial(
+        InferenceRequest, "digits", time.monotonic() + 30, gateway=gateway, body=b"killer", target="/predictions/digits"
+    )
+    asks().convict()
+    with pytest.raises(Refused):
+        asks().check()
+    live, card = gateway.models["digits"], gateway.card("digits")
+    gateway.models = {**gateway.models, "digits": replace(live, version="2.0")}
+    asks().check()
+    gateway.models = {**gateway.models, "digits": live}
+    gateway._cards = {**gateway._cards, ("digits", ""): replace(card, content="another archive")}
+    asks().check()
 
 
 async def test_a_request_that_ends_its_worker_twice_is_refused_and_its_body_remembered(make_front: MakeFront) -> None:

@@ -120,6 +120,13 @@ class ServedModel:
         self.wanted = workers
         self._failed = 0
         self._adjust()
+        self._refuse_waiting()
+
+    def _refuse_waiting(self) -> None:
+        """Where no worker is left and none is wanted, nobody will ever answer them."""
+        if not (self.wanted or self.links):
+            for one in self.queue.open_requests:
+                one.refuse(503, self._absent(), retry_after_s=1)
 
     def workers(self) -> list[WorkerNow]:
         """Its workers now."""
@@ -144,8 +151,6 @@ class ServedModel:
             link.end("it did not end in time")
         while self.links:
             await asyncio.sleep(POLL_S)
-        for one in self.queue.open_requests:  # nobody will ever answer them
-            one.refuse(503, GONE)
         if self._watch:
             self._watch.cancel()
 
@@ -248,6 +253,7 @@ class ServedModel:
             self.ends[end_of(link.why, started=bool(link.got))] += 1
             self._write_history(link)
         loop = asyncio.get_running_loop()
+        self._refuse_waiting()
         if link.worker.retiring:
             self._adjust()
         elif link.got:

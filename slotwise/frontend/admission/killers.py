@@ -1,10 +1,10 @@
 """Remember the bodies that end workers, and who sends them.
 
 A body that ended its worker twice, the second time with nothing else in the batch, is refused for a while without being
-sent. The same bytes for another version, with another query, or of another type are another body: they may be somebody else's,
-who did nothing. One changed byte makes it another one, too; so a sender of several such bodies is refused for a while, where it
-asks the model whose workers they ended. A sender is a key or an address; where a proxy does not say whose address, only bodies
-count.
+sent. The same bytes for another version or archive, with another query, or of another type are another body: they may be
+somebody else's, who did nothing. One changed byte makes it another one, too; so a sender of several such bodies is refused for
+a while, where it asks the model whose workers they ended. A sender is a key or an address; where a proxy does not say whose
+address, only bodies count.
 """
 
 from __future__ import annotations

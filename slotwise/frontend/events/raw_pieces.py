@@ -54,7 +54,8 @@ class RawPieces(PieceStream):
 
     def send(self, piece: bytes) -> None:
         """Send a piece; an empty chunk would be the end."""
-        self.request.deadline = max(self.request.deadline, time.monotonic() + self.piece_timeout_s)
+        next_by = min(time.monotonic() + self.piece_timeout_s, self.request.client_deadline)
+        self.request.deadline = max(self.request.deadline, next_by)
         if data := bytes_of(piece):
             self.client.write(data)
 
