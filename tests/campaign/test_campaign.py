@@ -159,6 +159,18 @@ def test_a_short_soak_and_one_round_of_chaos_break_nothing(part: str, case: int)
 
 
 @pytest.mark.slow
+@pytest.mark.server
+@pytest.mark.timeout(900)
+def test_a_few_timed_traces_break_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.campaign", "traces", "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    counts = json.loads((tmp_path / "counts.json").read_text())["parts"]["traces"]
+    assert counts["innocents"] > 50
+    assert counts["measured"]["answers from batches of several"] > 0
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1500)  # a minute or so on a machine that does nothing else
 def test_a_hundredth_of_the_campaign_breaks_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.campaign", *OFFLINE, "--scale", "0.01", "--json", str(tmp_path / "counts.json")]
