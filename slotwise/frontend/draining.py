@@ -24,6 +24,7 @@ log = logging.getLogger("slotwise.gateway")
 
 KEEP_ALIVE_S = 75
 CONNECTIONS_POLL_S = 0.1
+SOCKETS_LOOK_S = 0.01  # the loop looks at its sockets once more: what a client has sent by now is answered, not cut off
 
 
 class DrainingServer(uvicorn.Server):
@@ -114,6 +115,7 @@ class DrainingServer(uvicorn.Server):
             close_for_all(sockets or [])
         before = self.starting.predecessor if self.starting else None  # may still answer what it had in flight
         its_end = self._loop.create_task(before.end(self._loop, self.config.timeout_graceful_shutdown or 0)) if before else None
+        await asyncio.sleep(SOCKETS_LOOK_S)
         await super().shutdown(sockets)
         while its_end and not its_end.done() and not self.force_exit:
             await asyncio.wait({its_end}, timeout=CONNECTIONS_POLL_S)

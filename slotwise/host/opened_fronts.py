@@ -145,7 +145,7 @@ class OpenedFronts:
             await asyncio.sleep(LOOK_S)
 
     async def _hear(self, link: socket.socket, front: PreparedFront) -> None:
-        """Do what the link says; where it is gone, the gateway ends, too."""
+        """Do what the link says; where it is gone, the gateway ends with its last connection."""
         loop, ending = asyncio.get_running_loop(), False
         while True:
             try:
@@ -158,8 +158,6 @@ class OpenedFronts:
             elif word == REPLACED or not ending:
                 front.server.replaced()  # its sockets stay open: its keeper starts another link, or has
             if not word:
-                if not ending:
-                    front.server.end()
                 return
 
 

@@ -41,3 +41,24 @@ def test_a_host_waits_neither_for_models_nor_for_a_word(
             assert link.recv(1) == b""  # so the gateway knows, and asks the next host
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("said", [b"replaced", None])
+def test_where_its_link_has_gone_a_gateway_ends_with_its_last_connection(tmp_path: Path, said: bytes | None) -> None:
+    """At once it would close a connection on which a client may just be asking."""
+    done = list[str]()
+    server = SimpleNamespace(replaced=lambda: done.append("replaced"), end=lambda: done.append("end"))
+
+    async def run() -> None:
+        nobody: Any = None
+        ours, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        if said:
+            link.send(said)
+        link.close()
+        front: Any = SimpleNamespace(server=server)
+        with ours:
+            await asyncio.wait_for(OpenedFronts("default", ModelVersions(), lambda: nobody)._hear(ours, front), 10)
+
+    asyncio.run(run())
+    assert set(done) == {"replaced"}
