@@ -60,6 +60,9 @@ class Backend(Protocol):
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """The answer to one request. Raises Refused: what the client gets where there is none."""
 
+    def not_run(self, request: BackendRequest) -> None:
+        """A request ended before a queue had looked at it: what it was to begin has not begun."""
+
     def wait_s(self, model: str, count: int) -> float:
         """Seconds until so many requests to a model have been answered, by what batches have cost; 0: nobody knows."""
 

@@ -55,6 +55,7 @@ class LoggedModel(ServedModel):
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """See ServedModel; with job tickets as many requests are taken as there are workers, and nobody waits."""
         if self.settings.tickets and self.ledger.open >= len(self.queue.workers):
+            self.queue.not_run(request)
             raise Refused(503, BUSY.format(request.model))
         return await super().answer(request)
 

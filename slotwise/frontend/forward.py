@@ -149,7 +149,13 @@ class Forward:
         """
         reason = OWN_ANSWER
         try:
-            status, headers, body = _reply(await answering, request)
+            try:
+                answer = await answering
+            except BaseException:
+                if not request.queued:
+                    self.gateway.backend.not_run(request)
+                raise
+            status, headers, body = _reply(answer, request)
             request.body = b""
             request.hold_bytes(len(body))
         except Refused as refused:

@@ -62,6 +62,10 @@ class LocalBackend:
                 return one
         raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
 
+    def not_run(self, request: BackendRequest) -> None:
+        """See Backend."""
+        self.loaded.not_run(request)
+
     def wait_s(self, model: str, count: int) -> float:
         """By what the batches of its default version have cost."""
         served = next(iter(self.loaded.by_name.get(model, {}).values()), None)

@@ -47,6 +47,12 @@ class ModelVersions(Collector):
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
         return served
 
+    def not_run(self, request: BackendRequest) -> None:
+        """A request did not come to any queue: a sequence that it was to begin is over in each that it could have come to."""
+        for one in list(self.by_name.get(request.model, {}).values()):
+            if request.version in ("", one.settings.version):
+                one.queue.not_run(request)
+
     def waits_for(self, name: str) -> bool:
         """Whether a model is not there yet, or none of its workers is ready although they may become so."""
         served = next(iter(self.by_name.get(name, {}).values()), None)

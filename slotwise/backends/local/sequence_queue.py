@@ -3,8 +3,9 @@
 What came before in a sequence is known to its worker alone. So where the worker ends, its sequences do, and nobody else answers
 for them: what waits of them is refused, and so is what comes later, until a request begins the sequence anew. A worker has at
 most as many sequences as a batch has requests; more of them wait for one that ends.
-A request that was refused before its turn, or whose client has gone by then, is not run. Where it was to begin the sequence,
-also anew, that is over: what comes after it was not meant for what was before.
+A request that was refused before its turn, wherever that was, or whose client has gone by then, is not run. Where it was to
+begin the sequence, also anew, that is over: what comes after it was not meant for what was before. So it is where the handler
+fails on it, or never gets it: nobody knows what is left of what was before.
 """
 
 from __future__ import annotations
@@ -81,12 +82,13 @@ class SequenceQueue(StreamQueue):
         """As ModelQueue's. An id that was made here goes back with the answer. Raises Refused (400, 410, 503), too."""
         name = self.limits.headers[0]
         asked = request.headers.get(name, "")
-        admitted = self.ledger.admitted
+        admitted, request.queued = self.ledger.admitted, True
         try:
             answer = await super().answer(request)
         except Refused:
-            if self.ledger.admitted == admitted and _says(request, self.limits.headers[1]):
-                self._not_begun(self.sequences.get((_owner(request), asked)))
+            if self.ledger.admitted == admitted:
+                request.headers[name] = asked
+                self.not_run(request)
             raise
         seen, raw = request.headers.get(name, ""), name.lower().encode("latin-1", "replace")
         if seen == asked:
@@ -96,6 +98,12 @@ class SequenceQueue(StreamQueue):
         if not asked or len(kept) < len(answer.headers):
             kept.append((raw, told.encode("latin-1", "replace")))
         return replace(answer, headers=kept)
+
+    def not_run(self, request: BackendRequest) -> None:
+        """See StreamQueue. Its headers are its client's."""
+        name, begins, _ = self.limits.headers
+        if _says(request, begins):
+            self._not_begun(self.sequences.get((_owner(request), request.headers.get(name, ""))))
 
     def _look_at_request(self, request: BackendRequest) -> None:
         """Raise Refused where its sequence is over, or cannot take it. Its headers are from now on its handler's."""
@@ -159,6 +167,8 @@ class SequenceQueue(StreamQueue):
         sequence.running, sequence.used_at = None, self.loop.time()
         if sequence.last is one:
             self._end(sequence, "it was ended")
+        elif answer.status >= 400 and _says(one.request, self.limits.headers[1]):
+            self._end(sequence, "the request that was to begin it failed")
 
     def done(self, worker: BatchWorker, *, dead: bool) -> None:
         """As ModelQueue's."""

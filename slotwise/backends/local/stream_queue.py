@@ -26,6 +26,9 @@ class StreamQueue(ModelQueue):
     emptying: StreamWorker | None = None  # nobody joins it: who is accused has to be alone there
     streams_wait = False  # perhaps for a worker that knows none
 
+    def not_run(self, request: BackendRequest) -> None:
+        """A request that was for this queue ended before it came here."""
+
     def _look_at_request(self, request: BackendRequest) -> None:
         """Raise Refused (406) where only pieces would do, and there are none."""
         if request.pieces is None:

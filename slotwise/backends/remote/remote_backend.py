@@ -120,6 +120,9 @@ class RemoteBackend:
 
     # Following the server.
 
+    def not_run(self, request: BackendRequest) -> None:
+        """The server has no way to be told."""
+
     def wait_s(self, model: str, count: int) -> float:
         """The server does not say."""
         return 0.0

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 
-from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
+from slotwise.backends.exchange import CLIENT_GONE, BackendRequest, RawHeaders
 from slotwise.backends.interface import Refused
 from slotwise.backends.management.bearer import Tokens
 from slotwise.frontend.events.event_stream import EventStream
@@ -52,6 +54,23 @@ class InferenceApi(TorchServeService):
         }
         super().__init__(gateway, tokens, "inference", INFERENCE_SERVICE, answers, ("StreamPredictions", BOTH_WAYS))
 
+    @contextmanager
+    def _counted(self, call: Call) -> Iterator[None]:
+        """See GrpcService; where its message is not read, the sequence that its metadata were to begin is over."""
+        try:
+            with super()._counted(call):
+                yield
+        except BaseException:
+            if not call.asked:
+                self._unread(call.headers)
+            raise
+
+    def _unread(self, headers: RawHeaders) -> None:
+        """A message with these headers could not be read: nobody knows for which model it was."""
+        told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        for name in self.loaded.by_name:
+            self.gateway.backend.not_run(BackendRequest(name, 0.0, headers=told))
+
     async def _ping(self, call: Call, messages: Messages) -> bytes:
         """Healthy: a model is ready, or there is none yet."""
         health = "Healthy" if self.gateway.ready() or not self.loaded.by_name else "Unhealthy"
@@ -89,12 +108,18 @@ class InferenceApi(TorchServeService):
             version, headers = await self._take_apart(request, headers_of)
             scope, body = call.scope(version), request.body
             scope["headers"] += headers
+            call.asked = True
             opened = pieces.opened if pieces else EventStream.asked
             reply = await self.forward.reply(request, scope, call.gone.wait, body, opened)
             del body
             if pieces and pieces.whole:
                 return None
             return await self._written(request, self._answer(request, version, reply), pieces.sequence if pieces else "")
+        except BaseException:
+            if pieces and pieces.sequence and not call.asked:  # it may have been to begin it
+                id_, start, _ = self.sequences
+                self._unread([(id_.encode(), pieces.sequence.encode("latin-1", "replace")), (start.encode(), b"true")])
+            raise
         finally:
             request.release()
 

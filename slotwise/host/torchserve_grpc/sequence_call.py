@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from slotwise.backends.exchange import RawHeaders
+from slotwise.backends.exchange import RawHeaders, Refused
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.request_stream import RequestOfStream, RequestStream
@@ -83,7 +83,11 @@ class _SequenceRequest(RequestOfStream):
     async def answered(self) -> int:
         """See RequestOfStream."""
         pieces = PieceMessages(self.messages, self.sequence)
-        written = await self.stream.predict(self.call, self.let_in(), pieces, self.stream.headers_of)
+        try:
+            written = await self.stream.predict(self.call, self.let_in(), pieces, self.stream.headers_of)
+        except Refused:
+            self.stream.sequence = self.stream.sequence or self.sequence  # the next one does not begin it
+            raise
         if written is not None:
             await self.messages.put_whole(written)
         return 200

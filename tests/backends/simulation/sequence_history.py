@@ -52,6 +52,9 @@ class StatefulWorker:
         self.running = False
         for one in batch:
             headers, body = one.request.headers, one.request.body.decode()
+            if self.history.random.random() < 0.05:  # its guard does not give it to the handler
+                self.history.queue.answered(self.seen, one.id, BackendAnswer(400, [], b""))
+                continue
             if headers.get(START) == "true":
                 self.state[headers[ID]] = []
             kept = self.state.setdefault(headers[ID], [])
@@ -146,7 +149,8 @@ class SequenceHistory:
         if self.random.random() < 0.1:
             self.loop.call_later(self.random.choice((0.0, 0.05, 1.0)), lambda: request.leave())
         try:
-            return await self.queue.answer(request)
+            answer = await self.queue.answer(request)
+            return answer if answer.status < 400 else None
         except Refused as refused:
             if refused.status not in REFUSALS:
                 self.problems.append(f"{body}: {refused.status} {refused.message}")
