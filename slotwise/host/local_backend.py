@@ -45,6 +45,7 @@ class LocalBackend:
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """A worker's answer. Raises Refused."""
         served = self._asked(request)
+        self.loaded.not_run(request, but=served)
         request.repeatable = served.settings.repeatable  # whatever the front says: it hedges nothing here
         return await served.answer(request)
 

@@ -47,10 +47,13 @@ class ModelVersions(Collector):
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
         return served
 
-    def not_run(self, request: BackendRequest) -> None:
-        """A request did not come to any queue: a sequence that it was to begin is over in each that it could have come to."""
-        for one in list(self.by_name.get(request.model, {}).values()):
-            if request.version in ("", one.settings.version):
+    def not_run(self, request: BackendRequest, but: ServedModel | None = None) -> None:
+        """No version runs a request, but for that one: a sequence that it was to begin is over in all others.
+
+        Where it names a version, in that one alone: else any of them may have been the default when the sequence began.
+        """
+        for one in self.by_name.get(request.model, {}).values():
+            if one is not but and request.version in ("", one.settings.version):
                 one.queue.not_run(request)
 
     def waits_for(self, name: str) -> bool:

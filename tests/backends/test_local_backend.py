@@ -24,7 +24,7 @@ class Served:
     """A version of a model that notes whether a request may be sent twice."""
 
     def __init__(self, of: ModelSettings) -> None:
-        self.settings, self.asked = of, list[bool]()
+        self.settings, self.asked, self.queue = of, list[bool](), SimpleNamespace(not_run=lambda request: None)
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         self.asked.append(request.repeatable)

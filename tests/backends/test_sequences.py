@@ -150,6 +150,30 @@ def test_one_whose_beginning_the_front_refused_is_over() -> None:
     asyncio.run(history())
 
 
+def test_one_that_begins_anew_in_another_version_is_over_in_the_first() -> None:
+    """One of them is the default, then the other, then the first again."""
+
+    async def history() -> None:
+        gateway, backend = await front(Model("1.0"), Model("2.0"))
+        default = backend.loaded.set_default
+        assert await ask(backend, b"100", True) == b"100"
+        default("m", "2.0")
+        assert [await ask(backend, b"1"), await ask(backend, b"1", True)] == [410, b"1"]
+        default("m", "1.0")
+        assert await ask(backend, b"5") == 410
+        assert [await ask(backend, b"2", start, version="2.0") for start in (False, True, False)] == [b"3", b"2", b"4"]
+        assert [await ask(backend, b"7", True), await ask(backend, b"1", version="2.0")] == [b"7", 410]
+        assert await ask(backend, b"1", True, version="2.0") == b"1"
+        assert await ask(backend, b"1") == b"8"
+        default("m", "2.0")
+        assert await predict(gateway, b"1" * 1001, True) == 413
+        default("m", "1.0")
+        assert await ask(backend, b"5") == 410
+        await gateway.close()
+
+    asyncio.run(history())
+
+
 class Context:
     """A call of gRPC as grpcio shows it."""
 

@@ -198,7 +198,7 @@ class SequenceQueue(StreamQueue):
     def _not_begun(self, sequence: Sequence | None) -> None:
         """The request that was to begin it was not run."""
         if sequence is not None:
-            self._end(sequence, "the request that was to begin it was not run")
+            self._end(sequence, "the request that was to begin it was not run here")
 
     def _end(self, sequence: Sequence, why: str) -> None:
         """It is over; what waits of it is refused."""
