@@ -93,6 +93,7 @@ class BackendRequest:
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
     weight, priority: of that sender, where a queue of ours has senders take turns.
+    describes: the host asks what the model is: it belongs to no sequence.
     queued: a queue of ours has looked at it, and knows what its end means for those that come after it.
     seen: its way, for whoever observes it; None: nobody does. way: the same, once what happens is noted: from the beginning, or
     from when something goes wrong, by `watch`.
@@ -116,6 +117,7 @@ class BackendRequest:
     sender: str = ""
     weight: int = 1
     priority: int = 0
+    describes: bool = False
     queued: bool = False
     way: RequestWay | None = None
     seen: RequestWay | None = None

@@ -60,7 +60,7 @@ NOT_ALLOWED = "Requested method is not allowed, please refer to API document."
 MESSAGES = {"Not Found": NOT_FOUND, "Method Not Allowed": NOT_ALLOWED, "there is no such model": "Model not found"}
 DESCRIBED = (("/", "OPTIONS"), ("/api-description", "GET"))  # needs no token, as there
 HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "trailer", "date", "server"}
-KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect"}
+KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect", "describe"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
 _INVOKED = re.compile(r"/models/([^/]*)/invoke").fullmatch
 _ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
@@ -87,7 +87,7 @@ def error_of(status: int, body: bytes, identity: str) -> bytes | None:
 
 
 def to_model(name: bytes) -> str:
-    """Every header of a request reaches its handler, as on TorchServe, but for secrets and what is about the connection."""
+    """Every header of a request reaches its handler, as on TorchServe, but for secrets, the connection's and the host's own."""
     text = name.decode("latin-1")
     return "" if text in KEPT_BACK else text
 

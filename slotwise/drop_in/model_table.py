@@ -73,7 +73,13 @@ class DropInModels(ModelTable):
             raise ApiError(503, "ServiceUnavailableException", NO_WORKER.format(model.name))
         deadline = time.monotonic() + model.response_timeout_s
         request = BackendRequest(
-            model.name, deadline, "describe", headers={"describe": "True"}, version=model.version, alone=True
+            model.name,
+            deadline,
+            "describe",
+            headers={"describe": "True"},
+            version=model.version,
+            alone=True,
+            describes=True,
         )
         try:
             answer = await served.answer(request)

@@ -31,7 +31,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}"  # of a model, and of a version
 
 ABORT = "slotwise.abort"  # in a scope: what cuts its connection off
 CERTIFICATE = "slotwise.certificate"  # in a scope: whether its client has shown a certificate of a CA that is trusted
-READ_BY = ("content-type", "content-encoding", "explain", "describe", "url_path")  # headers that say what a body means
+READ_BY = ("content-type", "content-encoding", "explain", "url_path")  # headers that say what a body means
 _MODEL = re.compile(NAME).fullmatch
 
 

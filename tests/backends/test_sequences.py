@@ -16,6 +16,7 @@ from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.sequence_queue import SequenceLimits
+from slotwise.drop_in.inference_api import to_model
 from slotwise.drop_in.own_host import LoggedModel
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import Gateway, GatewayOptions
@@ -63,6 +64,8 @@ class Model:
     def answered(self, request: BackendRequest) -> BackendAnswer:
         if not request.body.isdigit():
             return BackendAnswer(400, [], b"no number")
+        if request.describes:
+            return BackendAnswer(200, [], b"adds up")
         sequence = request.headers.get(ID, "")
         before = 0 if request.headers.get(START) else self.totals[sequence]
         self.totals[sequence] = before + int(request.body)
@@ -172,6 +175,29 @@ def test_one_that_begins_anew_in_another_version_is_over_in_the_first() -> None:
         await gateway.close()
 
     asyncio.run(history())
+
+
+def test_questions_of_the_host_and_sequences_take_turns() -> None:
+    async def history() -> None:
+        model = Model()
+
+        async def describe() -> None:
+            while True:
+                await ask(model.served, b"0", describes=True)
+
+        hosts = [asyncio.ensure_future(describe()) for _ in range(16)]
+        await asyncio.sleep(0)
+        assert [await ask(model.served, b"1", start) for start in (True, False)] == [b"1", b"2"]
+        assert [b"1" in batch for batch in model.batches][:4] == [False, True, False, True]
+        for one in hosts:
+            one.cancel()
+
+    asyncio.run(history())
+
+
+def test_what_only_the_host_asks_no_client_says() -> None:
+    """Such a request would belong to no sequence."""
+    assert (to_model(b"describe"), to_model(b"color")) == ("", "color")
 
 
 class Context:

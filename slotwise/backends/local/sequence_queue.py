@@ -29,7 +29,6 @@ OVER = "this sequence is not known here ({}): begin it anew with {}: true"
 NEVER_BEGUN = "it has not begun, or ended long ago"
 LONGEST_ID = 256
 REMEMBERED = 1000  # sequences that are over, for their next request's words
-DESCRIBE = "describe"  # a header of what belongs to no sequence
 
 Key = tuple[str, str]  # whose it is, where keys are known; its id
 
@@ -75,6 +74,7 @@ class SequenceQueue(StreamQueue):
         self.of: dict[int, Sequence] = {}  # by a request's id, until it is answered
         self.past: OrderedDict[Key, str] = OrderedDict()  # why they are over
         self.expire_at = math.inf  # nothing is over before
+        self.described = set[BatchWorker]()  # their last batches were of no sequence
 
     # What clients ask.
 
@@ -108,7 +108,7 @@ class SequenceQueue(StreamQueue):
     def _look_at_request(self, request: BackendRequest) -> None:
         """Raise Refused where its sequence is over, or cannot take it. Its headers are from now on its handler's."""
         super()._look_at_request(request)
-        if request.headers.get(DESCRIBE) == "True":
+        if request.describes:
             return
         self._expire(self.loop.time())
         name, begins, _ = self.limits.headers
@@ -131,7 +131,7 @@ class SequenceQueue(StreamQueue):
         request.repeatable = False
 
     def _line_up(self, one: WaitingRequest) -> None:
-        if one.request.headers.get(DESCRIBE) == "True":
+        if one.request.describes:
             super()._line_up(one)
             return
         name, _, ends = self.limits.headers
@@ -180,6 +180,7 @@ class SequenceQueue(StreamQueue):
         for one in worker.in_hand.values():
             self.of.pop(one.id, None)
         super().ended(worker)
+        self.described.discard(worker)
         for sequence in [one for one in self.sequences.values() if one.worker is worker]:
             if sequence.begun:
                 self._end(sequence, "its worker ended")
@@ -257,8 +258,17 @@ class SequenceQueue(StreamQueue):
             taken[worker] += 1
 
     def _next_batch(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:
-        if (self.waiting or self.suspects) and (batch := super()._next_batch(worker, now)):
+        """In turn, what belongs to no sequence, and one request of each of its sequences."""
+        was_described = worker in self.described
+        self.described.discard(worker)
+        if was_described and (batch := self._of_sequences(worker)):
             return batch
+        if (self.waiting or self.suspects) and (batch := super()._next_batch(worker, now)):
+            self.described.add(worker)
+            return batch
+        return self._of_sequences(worker)
+
+    def _of_sequences(self, worker: BatchWorker) -> list[WaitingRequest]:
         mine = [one for one in self.sequences.values() if one.worker is worker and one.running is None and one.line]
         batch = []
         for sequence in sorted(mine, key=lambda one: one.used_at):
