@@ -188,16 +188,17 @@ class BackendRequest:
 
 @dataclass(frozen=True)
 class BackendAnswer:
-    """The answer to one request."""
+    """The answer to one request. from_worker: it is known that a worker gave it, whatever its headers say."""
 
     status: int
     headers: RawHeaders
     body: bytes
+    from_worker: bool = False
 
     @cached_property
     def from_slot(self) -> bool:
         """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
-        return any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+        return self.from_worker or any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
 
     @property
     def good(self) -> bool:

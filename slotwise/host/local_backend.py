@@ -47,7 +47,8 @@ class LocalBackend:
         served = self._asked(request)
         self.loaded.not_run(request, but=served)
         request.repeatable = served.settings.repeatable  # whatever the front says: it hedges nothing here
-        return await served.answer(request)
+        answer = await served.answer(request)
+        return BackendAnswer(answer.status, answer.headers, answer.body, from_worker=True)
 
     def _asked(self, request: BackendRequest) -> ServedModel:
         """The version that is to answer. Raises Refused: 404, or 503 where what is there takes something else."""

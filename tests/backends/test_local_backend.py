@@ -43,6 +43,20 @@ def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings
     assert (twice.asked, once.asked) == ([True, True], [False])
 
 
+@pytest.mark.parametrize("status", [400, 404, 429])
+def test_an_answer_of_ours_is_a_workers_whatever_its_headers_say(settings: ModelSettings, status: int) -> None:  # noqa: F811
+    """Another tool's handler, behind a guard, has no headers of ours. What is not there is refused."""
+
+    class Guarded(Served):
+        async def answer(self, request: BackendRequest) -> BackendAnswer:
+            return BackendAnswer(status, [], b"its own words")
+
+    anything: Any = None
+    backend = LocalBackend(ModelVersions({"m": {"1": Guarded(settings)}}), anything, 1, lambda: [])  # type: ignore[dict-item]
+    answer = asyncio.run(backend.answer(BackendRequest("m", 0.0)))
+    assert (answer.status, answer.from_slot, answer.good) == (status, True, True)
+
+
 def test_what_was_read_for_a_version_is_answered_by_it_or_not_at_all(settings: ModelSettings) -> None:  # noqa: F811
     """Another one may have become the default meanwhile, which takes something else, or have come under the same version."""
     one, two, anything = Served(replace(settings, card="one")), Served(replace(settings, version="2", card="two")), None

@@ -199,6 +199,20 @@ async def test_while_one_of_both_is_not_there_the_other_answers_on_whichever_ser
     assert (await became(record, "neither", ours))[0] == 404
 
 
+@pytest.mark.parametrize("status", [400, 404, 429])
+@pytest.mark.parametrize("record", [wanted(0), wanted(100), wanted(100, phase="replacing")])
+async def test_a_handlers_own_error_is_its_clients_answer(record: RolloutRecord, status: int) -> None:
+    """On our own host it is known that a worker gave it, also where its headers do not say so: behind a guard."""
+    models = list[str]()
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        models.append(request.model)
+        return BackendAnswer(status, [], b"its own words", from_worker=True)
+
+    answer = await Canary(record).answer(BackendRequest("digits", 0.0, "id", "/predictions/digits"), send)
+    assert (answer.status, models) == (status, ["digits--new" if record.percent else "digits"])
+
+
 @pytest.mark.parametrize("ours", [True, False])
 async def test_a_stream_goes_to_the_new_archive_only_while_the_old_one_is_replaced_or_is_not_there(ours: bool) -> None:
     """What was sent cannot be taken back. While it is replaced, no stream keeps the old one busy for ever."""
