@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 from slotwise.backends.request_way import RequestWay
 
@@ -82,6 +82,16 @@ class ReadFor:
     fits: Callable[[Any], bool]
 
 
+class AnsweredBy(NamedTuple):
+    """Which archive has a request: the name under which it is registered, and its version; "": not known."""
+
+    model: str = ""
+    version: str = ""
+
+
+NO_ARCHIVE = AnsweredBy()
+
+
 @dataclass
 class BackendRequest:
     """A request to a model. target: path and query for the server. deadline: on time.monotonic's clock.
@@ -95,6 +105,8 @@ class BackendRequest:
     weight, priority: of that sender, where a queue of ours has senders take turns.
     describes: the host asks what the model is: it belongs to no sequence.
     queued: a queue of ours has looked at it, and knows what its end means for those that come after it.
+    whole: the id of the request that it is a record of; "": of none. one_archive: all records of that are answered by the same
+    archive, and not by one that is only tried. answered_by: who has it, or had it last.
     seen: its way, for whoever observes it; None: nobody does. way: the same, once what happens is noted: from the beginning, or
     from when something goes wrong, by `watch`.
     """
@@ -119,6 +131,9 @@ class BackendRequest:
     priority: int = 0
     describes: bool = False
     queued: bool = False
+    whole: str = ""
+    one_archive: bool = False
+    answered_by: AnsweredBy = NO_ARCHIVE
     way: RequestWay | None = None
     seen: RequestWay | None = None
 
@@ -153,7 +168,8 @@ class BackendRequest:
         """The same request to a model of another name, with headers of its own: whoever answers may change them."""
         target = f"{PATH}{name}{self.target[len(PATH) + len(self.model) :]}"
         read_for = self.read_for and replace(self.read_for, version="")
-        return replace(self, model=name, target=target, headers=dict(self.headers), read_for=read_for)
+        headers = dict(self.headers)
+        return replace(self, model=name, target=target, headers=headers, read_for=read_for, answered_by=NO_ARCHIVE)
 
     def suits(self, name: str) -> bool:
         """Whether its body is what that model wants, too, as far as is known."""

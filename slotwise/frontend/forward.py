@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from slotwise.backends.exchange import CLIENT_GONE, RawHeaders
+from slotwise.backends.exchange import CLIENT_GONE, AnsweredBy, RawHeaders
 from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
@@ -204,6 +204,8 @@ class Forward:
             limit.leave(turn)
 
     async def _answered(self, request: InferenceRequest) -> BackendAnswer:
+        read_for = request.read_for.version if request.read_for else ""
+        request.answered_by = AnsweredBy(request.model, request.version or read_for)  # as far as it is known here
         answer = await self.gateway.backend.answer(request)
         request.traffic.answered |= answer.good
         return answer

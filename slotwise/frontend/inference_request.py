@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from slotwise.backends.exchange import RawHeaders
+from slotwise.backends.exchange import NO_ARCHIVE, RawHeaders
 from slotwise.backends.interface import PATH, BackendRequest, Refused
 from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
@@ -154,7 +154,7 @@ class InferenceRequest(BackendRequest):
         headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
         headers.pop("content-encoding", None)
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
-        record.placed_in = placed_in
+        record.placed_in, record.whole, record.answered_by = placed_in, self.identity, NO_ARCHIVE
         if isinstance(whole := self.watch(), SeenRequest):
             record.seen = record.way = whole.record(identity)
             if "traceparent" in headers:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from slotwise.backends.catalog import UNKNOWN, ModelCard
+from slotwise.backends.exchange import AnsweredBy
 from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
@@ -47,6 +48,7 @@ class LocalBackend:
         served = self._asked(request)
         self.loaded.not_run(request, but=served)
         request.repeatable = served.settings.repeatable  # whatever the front says: it hedges nothing here
+        request.answered_by = AnsweredBy(request.model, served.settings.version)
         answer = await served.answer(request)
         return BackendAnswer(answer.status, answer.headers, answer.body, from_worker=True)
 

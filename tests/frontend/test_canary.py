@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -272,6 +273,74 @@ async def test_what_was_read_for_the_old_archive_goes_to_the_new_one_only_where_
         assert set(asked(front)) == (reached if shadow else {"digits--new"} & reached or {"digits"})
         assert {seen.body for seen in front.server.seen} == {b'{"b64": "aGk="}'}
         assert found.shown()["unsuited"] == unsuited
+
+
+Answer = Callable[[BackendRequest], BackendAnswer]
+
+
+async def infer(front: Front, identity: str, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any]]:
+    """V2's reply to a request of six records, which both archives take alike."""
+
+    async def answered(request: BackendRequest) -> BackendAnswer:
+        await asyncio.sleep(0)
+        return answer(request)
+
+    monkeypatch.setattr(front.backend, "answer", answered)
+    monkeypatch.setattr(front.gateway, "_cards", {(name, ""): ModelCard("text") for name in ("digits", "digits--new")})
+    inputs = [{"name": "x", "shape": [6], "datatype": "BYTES", "data": [str(i) for i in range(6)]}]
+    reply = await front.client.post("/v2/models/digits/infer", json={"inputs": inputs}, headers={"x-request-id": identity})
+    return reply.status_code, reply.json()
+
+
+def by_name(request: BackendRequest) -> BackendAnswer:
+    return BackendAnswer(200, [], request.model.encode(), from_worker=True)
+
+
+OF_OLD, OF_NEW = ("1.0", ["digits"] * 6), ("2.0", ["digits--new"] * 6)
+
+
+def said(reply: dict[str, Any]) -> tuple[str, list[str]]:
+    return reply["model_version"], reply["outputs"][0]["data"]
+
+
+async def test_all_records_of_a_request_are_answered_by_one_archive_which_the_reply_names(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    front, seen = await fronted(make_front, 50, [], versions=("1.0", "2.0")), list[tuple[str, list[str]]]()
+    for i in range(12):
+        status, reply = await infer(front, f"id-{i}", by_name, monkeypatch)
+        assert status == 200
+        seen.append(said(reply))
+    assert all(each in (OF_OLD, OF_NEW) for each in seen)
+    assert OF_OLD in seen
+    assert OF_NEW in seen
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("moved", [False, True])
+async def test_records_that_two_archives_have_answered_are_all_asked_for_again_where_they_may_be(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, repeatable: bool, moved: bool
+) -> None:
+    """The new archive has no place for one of them, or a step of the roll-out comes in between."""
+    front, asked_models = await fronted(make_front, 100, [], versions=("1.0", "2.0")), list[str]()
+    front.gateway.traffic("digits").repeatable, front.gateway.traffic("digits--new").repeatable = True, repeatable
+
+    def answer(request: BackendRequest) -> BackendAnswer:
+        asked_models.append(request.model)
+        if len(asked_models) == 3:
+            if not moved:
+                raise Refused(429, "the queue is full")
+            front.gateway.rollouts.follow([wanted(0, step=1, versions=("1.0", "2.0"))])
+        return by_name(request)
+
+    monkeypatch.setattr(front.gateway.traffic("digits").limit, "in_flight_max", 1)
+    status, reply = await infer(front, "id", answer, monkeypatch)
+    if repeatable:
+        assert (status, said(reply)) == (200, OF_OLD)
+    else:
+        assert status == 500
+        assert "must not be sent twice" in reply["error"]
+        assert len(asked_models) < 8
 
 
 async def test_nothing_that_the_new_archive_would_misread_goes_there_though_the_old_one_is_gone() -> None:

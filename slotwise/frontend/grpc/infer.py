@@ -23,6 +23,12 @@ AskedModel = tuple[str, str, ModelInput]  # its name, its version, and what it t
 Parameters = Callable[[Mapping[str, Any]], None]
 
 
+def answering_now(whole: InferenceRequest, of: AskedModel) -> AskedModel:
+    """The same, with the version that has the request, where it is known."""
+    name, version, model = of
+    return name, whole.answered_by.version or version, model
+
+
 class Infer:
     """Asks models for who calls ModelInfer."""
 
@@ -44,7 +50,7 @@ class Infer:
             size = sum(len(answer.body) for answer in answers)
             async with work.turn(size):
                 with whole.borrowed(REPLY_COPIES * size):
-                    return await work.run(size, open_inference_grpc.reply, batch, *of, answers)
+                    return await work.run(size, open_inference_grpc.reply, batch, *answering_now(whole, of), answers)
         except ProtocolFault:
             whole.bill.pay_anyhow(1)
             raise

@@ -16,7 +16,7 @@ from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.events.piece_stream import PieceStream, bytes_of
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
-from slotwise.frontend.grpc.infer import AskedModel, Infer
+from slotwise.frontend.grpc.infer import AskedModel, Infer, answering_now
 from slotwise.frontend.grpc.message_table import text_field
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 from slotwise.frontend.grpc.request_stream import RequestOfStream, RequestStream
@@ -106,7 +106,7 @@ class _StreamedRequest(RequestOfStream):
         work, size = self.service.gateway.large_work, sum(len(answer.body) for answer in answers)
         async with work.turn(size):
             with whole.borrowed(REPLY_COPIES * size):
-                written = await work.run(size, open_inference_grpc.streamed, asked, *of, answers, True)
+                written = await work.run(size, open_inference_grpc.streamed, asked, *answering_now(whole, of), answers, True)
         del answers
         whole.hold_bytes(len(written))
         await self.messages.put_whole(written)
@@ -139,7 +139,12 @@ class _InferPieces(PieceStream):
 
     def __init__(self, asking: _StreamedRequest, asked: InferRequest, of: AskedModel) -> None:
         super().__init__(asking.whole, needed=False)
-        self.asking, self.asked, self.of = asking, asked, of
+        self.asking, self.asked, self._of = asking, asked, of
+
+    @property
+    def of(self) -> AskedModel:
+        """Who answers."""
+        return answering_now(self.asking.whole, self._of)
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from slotwise.backends.exchange import AnsweredBy
 from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.forward import Forward
@@ -16,20 +18,50 @@ from slotwise.frontend.protocols.records import RecordAnswer, RecordBody
 
 Found = Sequence[RecordBody | RecordAnswer]
 BUSY = 429
+TRIES = 2
+MIXED = "its records were answered by two archives of the model"
+
+
+@dataclass
+class _Sent:
+    """What is known of the records that were sent. refusals: of them. by: who answered; repeatable: all may be sent again."""
+
+    refusals: list[Refused] = field(default_factory=list)
+    by: set[AnsweredBy] = field(default_factory=set)
+    repeatable: bool = True
 
 
 async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
-    """What became of each record. Raises Refused (429, 504) where not all were let in, or ClientGone.
+    """What became of each record, all by one archive, which `whole.answered_by` says. Raises Refused or ClientGone.
 
-    gone: set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at
-    the server keeps its place there until it is answered.
+    429, 504: not all were let in. gone: set when nobody waits for the answer any more. No further record is sent then, nor once
+    one was refused; what is at the server keeps its place there until it is answered. Where two archives have answered, which a
+    roll-out tries or a default that changes brings about, all are sent once more; 500: they must not be, 503: it was no use.
     """
+    held = whole.memory_bytes
+    for _ in range(TRIES):
+        sent = _Sent()
+        answers = await _answered_once(forward, whole, found, gone, sent)
+        if len(sent.by) < 2:
+            whole.answered_by = next(iter(sent.by), whole.answered_by)
+            return answers
+        if not sent.repeatable:
+            raise Refused(500, f"{MIXED}, and must not be sent twice")
+        whole.one_archive = True
+        del answers
+        whole.hold_bytes(held)
+    raise Refused(503, f"{MIXED}, try again later", retry_after_s=1)
+
+
+async def _answered_once(
+    forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event, known: _Sent
+) -> list[RecordAnswer]:
     records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
     sent: dict[int, asyncio.Task[RecordAnswer]] = {}
-    refusals: list[Refused] = []  # of records that were sent
-    limit = whole.traffic.limit
+    limit, refusals = whole.traffic.limit, known.refusals
     turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
-    whole.bill.pay(max(1, len(records)))
+    if not whole.one_archive:
+        whole.bill.pay(max(1, len(records)))
     try:
         try:
             for i, record in records.items():
@@ -39,7 +71,7 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
                     raise refusals.pop(0)
                 await limit.enter(turn, whole.left_s, gone.wait)
                 sent[i] = asyncio.create_task(
-                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, refusals)
+                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, known)
                 )
                 sent[i].add_done_callback(lambda _: limit.leave(turn))
         except (Refused, ClientGone):  # not kept here: this frame holds the records, and it would hold this frame
@@ -60,19 +92,22 @@ async def _all_of(sent: Mapping[int, asyncio.Task[RecordAnswer]]) -> None:
 
 
 async def _sent(
-    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, refusals: list[Refused]
+    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, known: _Sent
 ) -> RecordAnswer:
     """What the model, or the gateway, said of one record.
 
-    It is among `refusals` where the archive that a roll-out tries did not let it in, or where all the answers take more memory
-    than there is.
+    It is among the refusals where the archive that a roll-out tries did not let it in, or where all the answers take more
+    memory than there is.
     """
     status, headers, body = await forward.record(request, gone)
+    known.repeatable &= request.repeatable
+    if request.refusal is None and request.answered_by.model:
+        known.by.add(request.answered_by)
     if request.refusal is not None and request.refusal.status == BUSY:
-        refusals.append(request.refusal)
+        known.refusals.append(request.refusal)
     else:
         try:
             whole.hold_bytes(whole.memory_bytes + len(body))
         except Refused as refused:
-            refusals.append(refused.without_frames())
+            known.refusals.append(refused.without_frames())
     return RecordAnswer(status, body, dict(headers).get(b"content-type", b"").decode("latin-1"))

@@ -170,7 +170,7 @@ class _V2:
 
     def reply(self, whole: InferenceRequest, content: _ReadV2, answers: Sequence[RecordAnswer]) -> Response:
         asked, version, model = content  # as it was read: another version may be the default now
-        headers, body = open_inference.reply(asked, whole.model, version, model, answers)
+        headers, body = open_inference.reply(asked, whole.model, whole.answered_by.version or version, model, answers)
         return Response(body, headers={**headers, "x-request-id": whole.identity})
 
 

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from slotwise.backends.exchange import AnsweredBy
 from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
@@ -57,10 +58,11 @@ class Canary:
     def chosen(self, request: BackendRequest) -> bool:
         """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
 
-        A request that names a version goes to an archive of that version, and is in the share only where both have it. A
-        stream is in none, because what was sent cannot be taken back: it goes to the new archive once that replaces the old.
+        A request's records are in the share together. One that names a version goes to an archive of that version, and is in
+        the share only where both have it. A stream is in none, because what was sent cannot be taken back, and neither are
+        records that were answered by both: these go to the new archive once that replaces the old.
         """
-        if request.pieces is not None and self.record.phase != "replacing":
+        if _stays(request) and self.record.phase != "replacing":
             return False
         old, new = self.record.versions
         if request.version and (old, new) != (request.version, request.version):
@@ -69,7 +71,7 @@ class Canary:
 
     def _group(self, request: BackendRequest) -> Which | None:
         """Whose group of the comparison this request is in: both are equally large, and beside each other."""
-        if request.pieces is not None or (request.version and self.record.versions != (request.version, request.version)):
+        if _stays(request) or (request.version and self.record.versions != (request.version, request.version)):
             return None
         share = round(self.share * BUCKETS)
         size, bucket = min(share, BUCKETS - share), _bucket(request)
@@ -93,8 +95,7 @@ class Canary:
         group, copy = self._group(request), request.to_model(self.record.new)
         if not self.chosen(request):
             return await self._from_old(request, copy, send, group)
-        _leaves_with(request, copy)
-        failure = await self._counted(group, copy, send)
+        failure = await self._by_new(request, copy, lambda: self._counted(group, copy, send))
         request.sent = copy.sent
         if self._old_may_answer(request, failure):
             answer = await _outcome(request, send)
@@ -109,12 +110,22 @@ class Canary:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
         answer = await self._counted(group, request, send)
         if _missing(answer) and request.version in ("", self.record.versions[1]):
-            _leaves_with(request, copy)
-            other = await _outcome(copy, send)
+            other = await self._by_new(request, copy, lambda: _outcome(copy, send))
             if not _missing(other):
                 request.sent = "again"
                 return _answer(other)
         return _answer(answer)
+
+    async def _by_new(
+        self, request: Sent, copy: Sent, ask: Callable[[], Awaitable[BackendAnswer | Refused]]
+    ) -> BackendAnswer | Refused:
+        """What becomes of the copy at the new archive, which has the request from now on."""
+        request.leave = lambda: copy.leave()
+        by = request.answered_by = AnsweredBy(copy.model, self.record.versions[1])
+        outcome = await ask()
+        request.answered_by = AnsweredBy(copy.model, copy.answered_by.version or by.version)
+        request.repeatable &= copy.repeatable
+        return outcome
 
     async def _unsuited(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """The old archive's answer to what the new one would misread. Raises Refused while the old one is not there."""
@@ -127,7 +138,7 @@ class Canary:
         """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
         if _missing(failure):
             return True
-        if self._being_replaced or request.pieces is not None:
+        if self._being_replaced or _stays(request):
             return False
         return failure.status >= 500 or _no_place(failure) or (isinstance(failure, BackendAnswer) and not failure.good)
 
@@ -232,13 +243,13 @@ class Rollouts:
         return [canary.shown() for canary in self.by_model.values()]
 
 
-def _leaves_with(request: BackendRequest, copy: BackendRequest) -> None:
-    """Have the backend that gets the copy be told when the client has gone."""
-    request.leave = lambda: copy.leave()
+def _stays(request: BackendRequest) -> bool:
+    """Whether no part of its answer may be from an archive that is only tried."""
+    return request.pieces is not None or request.one_archive
 
 
 def _bucket(request: BackendRequest) -> int:
-    return zlib.crc32(request.identity.encode()) % BUCKETS
+    return zlib.crc32((request.whole or request.identity).encode()) % BUCKETS
 
 
 async def _outcome(request: Sent, send: Ask[Sent]) -> BackendAnswer | Refused:
