@@ -305,6 +305,16 @@ async def test_the_versions_of_a_server_behind_are_known_or_not_read(make_front:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
+async def test_several_instances_of_v1_go_to_the_version_that_was_the_default_as_they_came(make_front: MakeFront) -> None:
+    """Another one may become the default between two of them. One alone goes to what is the default then."""
+    front = await make_front()
+    for count, path in ((3, "/predictions/digits/1.0"), (1, "/predictions/digits")):
+        reply = await front.client.post("/v1/models/digits:predict", json={"instances": ["text"] * count})
+        assert reply.status_code == 200
+        assert [seen.target for seen in front.server.seen] == [path] * count
+        front.server.seen.clear()
+
+
 async def test_a_server_that_knows_versions_is_told_which_one_a_request_was_read_for(make_front: MakeFront) -> None:
     """Another one may have become the default since the gateway looked; MMS has one only, and another path."""
     front = await make_front(StandIn(script=deque(["answer", "moved", "answer"])))

@@ -60,6 +60,12 @@ def answering(gateway: Gateway, request: BackendRequest) -> tuple[str, ModelInpu
     return version, model
 
 
+def by_one_version(gateway: Gateway, request: BackendRequest) -> None:
+    """Have the version that is the default now answer it, whatever that takes, as long as it is there."""
+    if live := gateway.models.get(request.model):
+        request.read_for = ReadFor(request.version or live.version, lambda card: True)
+
+
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:
     """The model. Raises Refused: 403 where the key may not use it, whether or not it is there, and 404 where it is not."""
     if key and not key.opens(model):

@@ -25,7 +25,7 @@ from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import Found, answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
-from slotwise.frontend.protocols.known_model import answering, found_model, known_version, model_input, versions
+from slotwise.frontend.protocols.known_model import answering, by_one_version, found_model, known_version, model_input, versions
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
@@ -142,7 +142,10 @@ class _V1:
         return kserve_v1.reading_bytes(whole.body)
 
     def read(self, whole: InferenceRequest, request: Request) -> tuple[None, Found]:
-        return None, kserve_v1.records(whole.body)
+        found = kserve_v1.records(whole.body)
+        if len(found) > 1:
+            by_one_version(whole.gateway, whole)
+        return None, found
 
     def reply(self, whole: InferenceRequest, content: None, answers: Sequence[RecordAnswer]) -> Response:
         return Response(kserve_v1.reply(answers), media_type=JSON, headers={"x-request-id": whole.identity})
