@@ -151,6 +151,8 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
             if counted.get("unsuited") and not unsuited:
                 say(f"requests of the Open Inference Protocol stay at the old archive: {new} takes or gives something else")
                 unsuited = True
+            if counted.get("uncopied"):
+                raise SlotwiseError(f"requests to {model} must not be sent twice, so none is copied", "leave --shadow out")
             judged = judge.judgement()
             if judged.worse:
                 raise RolloutRejected(

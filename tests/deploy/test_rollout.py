@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import aiohttp
 import pytest
 
+from slotwise.deploy.rollout import RolloutPlan, _steps
 from slotwise.deploy.takeover import forget_interrupted
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
@@ -231,3 +234,13 @@ def test_a_roll_out_keeps_the_number_of_workers_also_where_it_changes_meanwhile(
         place.server.server.models["digits"] = 3
         assert "is the new archive now" in begun.communicate(timeout=PATIENCE_S)[0]
     assert place.server.server.models == {"digits": 3}
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_shadow_is_refused_where_its_copies_must_not_be_sent() -> None:
+    counted = {"windows": [], "counted_by": 1, "owner": 1, "unsuited": 0, "uncopied": 1}
+    record = SimpleNamespace(model="digits", new="digits--new")
+    share: Any = SimpleNamespace(record=record, write=lambda percent: None, counted=lambda: counted)
+    client: Any = SimpleNamespace(describe=lambda model: SimpleNamespace(workers=[1]))
+    with pytest.raises(SlotwiseError, match="requests to digits must not be sent twice, so none is copied"):
+        _steps(client, share, RolloutPlan([100.0], 1.0, shadow=True), print)

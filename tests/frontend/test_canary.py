@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -41,6 +42,8 @@ async def fronted(make_front: MakeFront, percent: float, script: list[str], **gi
     server = StandIn(models={"digits": 1, "digits--new": 1}, script=deque(script), batch_size=64)
     front = await make_front(server, **options)
     front.gateway.rollouts.follow([wanted(percent, **given)])
+    for model in server.models:  # of archives that nobody can read it is not known
+        front.gateway.traffic(model).repeatable = True
     return front
 
 
@@ -323,7 +326,7 @@ async def test_records_that_two_archives_have_answered_are_all_asked_for_again_w
 ) -> None:
     """The new archive has no place for one of them, or a step of the roll-out comes in between."""
     front, asked_models = await fronted(make_front, 100, [], versions=("1.0", "2.0")), list[str]()
-    front.gateway.traffic("digits").repeatable, front.gateway.traffic("digits--new").repeatable = True, repeatable
+    front.gateway.traffic("digits--new").repeatable = repeatable
 
     def answer(request: BackendRequest) -> BackendAnswer:
         asked_models.append(request.model)
@@ -406,6 +409,53 @@ async def test_a_shadow_gets_copies_and_nobody_its_answers(make_front: MakeFront
     assert asked(front) == ["digits", "digits--new"] * 2
     assert (found.compared, found.differing) == (2, 1)
     assert (side(front, "old"), side(front, "new")) == ((2, 0, 0), (2, 1, 0))
+
+
+NOT_TWICE = Refused(500, "the worker ended while it had this request")
+
+
+@pytest.mark.parametrize("ours", [False, True])  # whether the archive that says so is the new one
+@pytest.mark.parametrize(
+    ("failure", "taken", "models"),
+    [
+        (NOT_TWICE, True, ["digits--new"]),
+        (BackendAnswer(500, [], b""), False, ["digits--new"]),
+        (BackendAnswer(503, [], b""), False, ["digits--new"]),  # of a server behind: it may be its second try
+        (Refused(503, "its model is unloaded"), True, ["digits--new"]),
+        (Refused(503, "there is no worker"), False, ["digits--new", "digits"]),
+        (Refused(429, "the queue is full"), False, ["digits--new", "digits"]),
+        (Refused(404, "there is no such model"), False, ["digits--new", "digits"]),
+    ],
+)
+async def test_what_must_not_be_sent_twice_goes_to_the_old_archive_only_where_no_worker_has_had_it(
+    ours: bool, failure: BackendAnswer | Refused, taken: bool, models: list[str]
+) -> None:
+    asked_models = list[str]()
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        asked_models.append(request.model)
+        if request.model == "digits":
+            return BackendAnswer(200, [], b"")
+        request.taken_at = 5.0 * taken
+        request.repeatable &= not ours
+        if isinstance(failure, Refused):
+            raise failure
+        return failure
+
+    with suppress(Refused):
+        await Canary(wanted(100)).answer(BackendRequest("digits", 0.0, "id", "/predictions/digits", repeatable=ours), send)
+    assert asked_models == models
+
+
+async def test_a_shadow_gets_no_copy_of_what_must_not_be_sent_twice(make_front: MakeFront) -> None:
+    front = await fronted(make_front, 100, [], shadow=True)
+    found = front.gateway.rollouts.by_model["digits"]
+    for model in ("digits", "digits--new"):
+        front.gateway.traffic(model).repeatable = False
+        assert (await front.predict()).status_code == 200
+        assert not found._copies
+        front.gateway.traffic(model).repeatable = True
+    assert (asked(front), found.shown()["uncopied"]) == (["digits"] * 2, 2)
 
 
 async def test_two_models_have_a_roll_out_each(make_front: MakeFront) -> None:

@@ -25,12 +25,13 @@ from slotwise.frontend.rollout.record import RolloutRecord
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
-MISSING, BUSY = 404, 429
+MISSING, BUSY, NO_WORKER = 404, 429, 503
 SHADOWS = 32  # copies at once; what comes meanwhile is not copied
 BUCKETS = 10_000
 SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
 
 Sent = TypeVar("Sent", bound=BackendRequest)
+Outcome = BackendAnswer | Refused
 Ask = Callable[[Sent], Awaitable[BackendAnswer]]
 
 
@@ -41,6 +42,7 @@ class Canary:
         self.record, self._clock = record, clock
         self.differing = self.compared = 0  # of the shadows' answers
         self.unsuited = 0  # requests that the new archive did not get, because it takes something else
+        self.uncopied = 0  # requests that a shadow did not get, because they must not be sent twice
         self.comparison = Comparison(record.window_s, clock)
         self._copies: set[asyncio.Task[None]] = set()
 
@@ -59,8 +61,8 @@ class Canary:
         """Whether this request is one of the share: by a hash of its id, so that the share of a step keeps its own.
 
         A request's records are in the share together. One that names a version goes to an archive of that version, and is in
-        the share only where both have it. A stream is in none, because what was sent cannot be taken back, and neither are
-        records that were answered by both: these go to the new archive once that replaces the old.
+        the share only where both have it. A stream, which cannot be taken back, and records that both have answered go to the
+        new archive once that replaces the old.
         """
         if _stays(request) and self.record.phase != "replacing":
             return False
@@ -95,9 +97,9 @@ class Canary:
         group, copy = self._group(request), request.to_model(self.record.new)
         if not self.chosen(request):
             return await self._from_old(request, copy, send, group)
-        failure = await self._by_new(request, copy, lambda: self._counted(group, copy, send))
+        failure = await self._by_new(request, copy, self._counted(group, copy, send))
         request.sent = copy.sent
-        if self._old_may_answer(request, failure):
+        if self._old_may_answer(request, copy, failure):
             answer = await _outcome(request, send)
             if not _missing(answer):
                 request.sent = "again"
@@ -110,19 +112,17 @@ class Canary:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
         answer = await self._counted(group, request, send)
         if _missing(answer) and request.version in ("", self.record.versions[1]):
-            other = await self._by_new(request, copy, lambda: _outcome(copy, send))
+            other = await self._by_new(request, copy, _outcome(copy, send))
             if not _missing(other):
                 request.sent = "again"
                 return _answer(other)
         return _answer(answer)
 
-    async def _by_new(
-        self, request: Sent, copy: Sent, ask: Callable[[], Awaitable[BackendAnswer | Refused]]
-    ) -> BackendAnswer | Refused:
+    async def _by_new(self, request: Sent, copy: Sent, asking: Awaitable[Outcome]) -> Outcome:
         """What becomes of the copy at the new archive, which has the request from now on."""
         request.leave = lambda: copy.leave()
         by = request.answered_by = AnsweredBy(copy.model, self.record.versions[1])
-        outcome = await ask()
+        outcome = await asking
         request.answered_by = AnsweredBy(copy.model, copy.answered_by.version or by.version)
         request.repeatable &= copy.repeatable
         return outcome
@@ -134,15 +134,17 @@ class Canary:
             raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
         return _answer(answer)
 
-    def _old_may_answer(self, request: BackendRequest, failure: BackendAnswer | Refused) -> bool:
-        """Whether the old archive is asked, too. While it is replaced nothing may go to it any more: it is taken away."""
+    def _old_may_answer(self, request: BackendRequest, copy: BackendRequest, failure: Outcome) -> bool:
+        """Whether the old archive is asked, too: not while it is taken away, nor again for what must not be sent twice."""
         if _missing(failure):
             return True
         if self._being_replaced or _stays(request):
             return False
+        if not request.repeatable:
+            return isinstance(failure, Refused) and failure.status in (BUSY, NO_WORKER) and not copy.taken_at
         return failure.status >= 500 or _no_place(failure) or (isinstance(failure, BackendAnswer) and not failure.good)
 
-    async def _counted(self, group: Which | None, request: Sent, send: Ask[Sent]) -> BackendAnswer | Refused:
+    async def _counted(self, group: Which | None, request: Sent, send: Ask[Sent]) -> Outcome:
         """What becomes of it, counted in the group that it is in."""
         started = self._clock()
         outcome = await _outcome(request, send)
@@ -150,7 +152,7 @@ class Canary:
             self._count(group, outcome, self._clock() - started)
         return outcome
 
-    def _count(self, group: Which, outcome: BackendAnswer | Refused, seconds: float) -> None:
+    def _count(self, group: Which, outcome: Outcome, seconds: float) -> None:
         if outcome.status >= 500:
             self.comparison.failed(group)
         elif _no_place(outcome):
@@ -165,10 +167,14 @@ class Canary:
         if self.chosen(request) and not request.suits(self.record.new):
             self.unsuited += 1
         elif self.chosen(request):
-            self._copy(request.to_model(self.record.new), answer, self._clock() - started, send)
+            copy = request.to_model(self.record.new)
+            if request.repeatable and copy.repeatable:
+                self._copy(copy, answer, self._clock() - started, send)
+            else:
+                self.uncopied += 1
         return _answer(answer)
 
-    def _copy(self, copy: Sent, answer: BackendAnswer | Refused, seconds: float, send: Ask[Sent]) -> None:
+    def _copy(self, copy: Sent, answer: Outcome, seconds: float, send: Ask[Sent]) -> None:
         if len(self._copies) >= SHADOWS or not copy.has_place() or not copy.kept_apart():
             return
         copy.way = copy.seen = None  # its client's request has ended: what happens from here on is no part of its way
@@ -201,9 +207,8 @@ class Canary:
         self._turn_window()
         keys = ("model", "new", "phase", "percent", "shadow", "step", "interrupted")
         kept = {key: getattr(self.record, key) for key in keys}
-        counts = {"windows": self.comparison.windows, "compared": self.compared, "differing": self.differing}
-        counts["unsuited"] = self.unsuited
-        return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), **counts}
+        counts = {key: getattr(self, key) for key in ("compared", "differing", "unsuited", "uncopied")}
+        return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), "windows": self.comparison.windows, **counts}
 
 
 class Rollouts:
@@ -252,26 +257,26 @@ def _bucket(request: BackendRequest) -> int:
     return zlib.crc32((request.whole or request.identity).encode()) % BUCKETS
 
 
-async def _outcome(request: Sent, send: Ask[Sent]) -> BackendAnswer | Refused:
+async def _outcome(request: Sent, send: Ask[Sent]) -> Outcome:
     try:
         return await send(request)
     except Refused as refused:
         return refused
 
 
-def _answer(outcome: BackendAnswer | Refused) -> BackendAnswer:
+def _answer(outcome: Outcome) -> BackendAnswer:
     """The same. Raises Refused."""
     if isinstance(outcome, Refused):
         raise outcome
     return outcome
 
 
-def _missing(outcome: BackendAnswer | Refused) -> bool:
+def _missing(outcome: Outcome) -> bool:
     """Whether there is no such model: a server behind answers that, our own host refuses it."""
     return outcome.status == MISSING and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
-def _no_place(outcome: BackendAnswer | Refused) -> bool:
+def _no_place(outcome: Outcome) -> bool:
     return outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
