@@ -11,7 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from slotwise.backends.catalog import UNKNOWN
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor, Refused
+from slotwise.backends.exchange import AnsweredBy, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.host import model_versions
 from slotwise.host.local_backend import LocalBackend
@@ -27,6 +27,7 @@ class Served:
         self.settings, self.asked, self.queue = of, list[bool](), SimpleNamespace(not_run=lambda request: None)
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
+        assert request.answered_by == AnsweredBy(request.model, self.settings.version)  # before the first piece
         self.asked.append(request.repeatable)
         return BackendAnswer(200, [], b"")
 

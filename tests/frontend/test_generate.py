@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.exchange import AnsweredBy, BackendAnswer, BackendRequest
 from slotwise.frontend.events.piece_stream import text_of
 from slotwise.frontend.protocols.generate import body_of
 from slotwise.frontend.protocols.records import ProtocolFault
@@ -159,6 +160,28 @@ async def test_pieces_are_events_of_one_kind(connect: Connect, streaming: Stream
     assert data(body) == [{**NAMED, "text_output": "a"}, {**NAMED, "text_output": "b"}, {**NAMED, "text_output": '{"n":7}'}]
     writer.write(posted(""))
     assert await heard(reader) == (200, {**headers, "x-request-id": streaming.asked[-1].identity}, b"")
+
+
+async def test_every_piece_names_the_version_that_has_the_request(
+    connect: Connect, front: Front, streaming: Streaming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one becomes the default in the middle."""
+
+    async def answer(request: BackendRequest) -> BackendAnswer:
+        request.answered_by = AnsweredBy("digits", "1.0")
+        return await streaming.answer(request)
+
+    monkeypatch.setattr(front.gateway.backend, "answer", answer)
+    reader, writer = await connect()
+    writer.write(posted("a gate b"))
+    assert b"200" in await reader.readuntil(b"\r\n\r\n")
+    first = (await reader.readuntil(b"\n\n")).partition(b"data: ")[2]
+    front.gateway.models["digits"] = replace(front.gateway.models["digits"], version="2.0")
+    streaming.gate.set()
+    second = (await reader.readuntil(b"}\n\n")).partition(b"data: ")[2]
+    assert [json.loads(one)["model_version"] for one in (first, second)] == ["1.0", "1.0"]
+    whole = await front.client.post(GENERATE, json={"text_input": "a"})
+    assert whole.json()["model_version"] == "1.0"
 
 
 async def test_an_error_is_an_answer_first_and_an_event_later(connect: Connect, streaming: Streaming) -> None:

@@ -123,9 +123,9 @@ def _reply(request: InferenceRequest, reply: ClientReply) -> tuple[int, bytes]:
 
 
 def _object(request: InferenceRequest, text: str) -> bytes:
-    """One answer."""
+    """One answer, or a piece of one, by the version that has the request; where nobody says which that is, by the default."""
     live = request.gateway.models.get(request.model)
-    version = request.version or (live.version if live else "")
+    version = request.answered_by.version or request.version or (live.version if live else "")
     return json.dumps({"model_name": request.model, "model_version": version, "text_output": text}).encode()
 
 
