@@ -103,6 +103,7 @@ class BackendRequest:
     knows. pieces: takes the answer as it comes; the answer itself then only says that it is whole. None: it is asked for whole.
     alone: a queue of ours puts nobody else into its batch. sender: whose request it is, a key or an address; "": nobody knows.
     weight, priority: of that sender, where a queue of ours has senders take turns.
+    state_of: whose earlier requests its answer depends on, too: what it ends, nobody else's like it need end.
     describes: the host asks what the model is: it belongs to no sequence.
     queued: a queue of ours has looked at it, and knows what its end means for those that come after it.
     whole: the id of the request that it is a record of; "": of none. one_archive: all records of that are answered by the same
@@ -129,6 +130,7 @@ class BackendRequest:
     sender: str = ""
     weight: int = 1
     priority: int = 0
+    state_of: str = ""
     describes: bool = False
     queued: bool = False
     whole: str = ""
@@ -189,7 +191,7 @@ class BackendRequest:
     @cached_property
     def digest(self) -> bytes:
         """What no other body has, nor the same one that means something else; known even once the body is let go."""
-        return digest_of(self.model, self.body, self.read_by())
+        return digest_of(self.model, self.body, f"{self.read_by()}\0{self.state_of}" if self.state_of else self.read_by())
 
     def read_by(self) -> str:
         """What else says what its body means."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,8 @@ import grpc
 import pytest
 
 from slotwise.backends.catalog import UNKNOWN
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused, digest_of
+from slotwise.backends.local import model_queue
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.sequence_queue import SequenceLimits
@@ -28,6 +30,7 @@ from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE
 ID, START, END = SequenceLimits().headers
 ANYTHING: Any = SimpleNamespace(opens=lambda kind, given: True)
 TOOK_S = 0.05
+KILLER = b"kills"
 
 
 class Model:
@@ -57,6 +60,10 @@ class Model:
         asyncio.get_running_loop().call_later(TOOK_S, self.answer, batch)
 
     def answer(self, batch: Sequence[WaitingRequest]) -> None:
+        if any(one.request.body == KILLER for one in batch):
+            self.queue.ended(self.worker)
+            self.start()
+            return
         for one in batch:
             self.queue.answered(self.worker, one.id, self.answered(one.request))
         self.queue.done(self.worker, dead=False)
@@ -76,10 +83,12 @@ def headers(start: bool, sequence: str) -> dict[str, str]:
     return {ID: sequence, **({START: "true"} if start else {})}
 
 
-async def ask(to: Any, body: bytes, start: bool = False, sequence: str = "s", **about: Any) -> bytes | int:
+async def ask(
+    to: Any, body: bytes, start: bool = False, sequence: str = "s", of: type[BackendRequest] = BackendRequest, **about: Any
+) -> bytes | int:
     """The answer's body, or the status of an error."""
     deadline = asyncio.get_running_loop().time() + 20
-    request = BackendRequest("m", deadline, headers=headers(start, sequence), body=body, target="/predictions/m", **about)
+    request = of("m", deadline, headers=headers(start, sequence), body=body, target="/predictions/m", **about)
     try:
         answer = await to.answer(request)
     except Refused as refused:
@@ -198,6 +207,43 @@ def test_questions_of_the_host_and_sequences_take_turns() -> None:
 def test_what_only_the_host_asks_no_client_says() -> None:
     """Such a request would belong to no sequence."""
     assert (to_model(b"describe"), to_model(b"color")) == ("", "color")
+
+
+@dataclass
+class Convicted(BackendRequest):
+    """A request that notes its conviction. known: by digest, of a body and whose it is."""
+
+    known: list[bytes] = field(default_factory=list)
+
+    def convict(self) -> None:
+        self.known.append(self.digest)
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_what_ends_workers_is_convicted_the_second_time(monkeypatch: pytest.MonkeyPatch, begins: bool) -> None:
+    """Alone, whoever else waits. Where it goes on, another sender's body that is the same is not convicted with it."""
+    monkeypatch.setattr(model_queue, "CALM_S", 0.01)
+
+    async def history() -> None:
+        model, known = Model(), list[bytes]()
+
+        async def tell(body: bytes, start: bool, sequence: str) -> bytes | int:
+            return await ask(model.served, body, start, sequence, of=Convicted, sender=sequence, known=known)
+
+        for death in (1, 2):
+            for sequence in ("bad", "good"):
+                assert await tell(b"1", True, sequence) == b"1"
+            others = [asyncio.ensure_future(tell(b"2", False, "good"))] if death == 2 else []
+            assert await tell(KILLER, begins, "bad") == 500
+            assert [await one for one in others] in ([], [b"3"], [410])
+            assert len(known) == death - 1
+        assert model.batches[-1] == [KILLER]
+        anybodys = digest_of("m", KILLER, "/predictions/m")
+        assert (known == [anybodys]) is begins
+        assert await tell(b"1", True, "good") == b"1"
+        assert await tell(b"2", False, "good") == b"3"
+
+    asyncio.run(history())
 
 
 class Context:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Several
 from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused, nobody
@@ -13,6 +14,8 @@ from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendReques
 log = logging.getLogger("slotwise.host")
 
 BODIES = 4096  # that are accused
+
+Key = tuple[str, str]  # of a sequence: whose it is, where keys are known; its id
 
 
 class LyingWorker(Exception):
@@ -73,11 +76,11 @@ class BatchWorker:
     expects: so many does it wait for, until hold_until.
     """
 
-    send: Callable[[Sequence[WaitingRequest]], None]
+    send: Callable[[Several[WaitingRequest]], None]
     end: Callable[[str], None]
     cancel: Callable[[int], None] = lambda request_id: None
     in_hand: dict[int, WaitingRequest] = field(default_factory=dict)
-    batch: Sequence[WaitingRequest] = ()
+    batch: Several[WaitingRequest] = ()
     held: list[tuple[WaitingRequest, BackendAnswer]] = field(default_factory=list)  # until done: is its engine dead?
     suspects: bool = False
     retiring: bool = False
@@ -95,6 +98,23 @@ class BatchWorker:
     def busy(self) -> bool:
         """Whether it has a batch."""
         return bool(self.batch)
+
+
+@dataclass(eq=False)
+class Sequence:
+    """One sequence. worker: that it stays in; None: it waits for one. begun: its first request was given to it.
+
+    line: what waits. running: what its worker has. last: the one that ends it. began_at, used_at: by the event loop.
+    """
+
+    key: Key
+    began_at: float
+    used_at: float
+    worker: BatchWorker | None = None
+    begun: bool = False
+    line: deque[WaitingRequest] = field(default_factory=deque)
+    running: WaitingRequest | None = None
+    last: WaitingRequest | None = None
 
 
 @dataclass(eq=False)
@@ -156,7 +176,7 @@ class Accused:
         return True
 
 
-def say_lost(lost: Sequence[WaitingRequest]) -> None:
+def say_lost(lost: Several[WaitingRequest]) -> None:
     """Log whose worker ended, where there is anybody."""
     if lost:
         names = ", ".join(one.request.identity for one in lost)

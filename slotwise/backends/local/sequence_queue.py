@@ -6,6 +6,8 @@ most as many sequences as a batch has requests; more of them wait for one that e
 A request that was refused before its turn, wherever that was, or whose client has gone by then, is not run. Where it was to
 begin the sequence, also anew, that is over: what comes after it was not meant for what was before. So it is where the handler
 fails on it, or never gets it: nobody knows what is left of what was before.
+What a worker had when it ended is not sent again; the next one like it goes alone, and is convicted where its worker ends, too.
+One that goes on may end a worker by what was before: it is like those of the same sender only, and only that one is told.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from __future__ import annotations
 import hashlib
 import math
 import uuid
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field, replace
+from collections import OrderedDict
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
-from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
+from slotwise.backends.local.queue_members import BatchWorker, Key, Sequence, WaitingRequest
 from slotwise.backends.local.stream_queue import StreamQueue
 
 BUSY = (  # TorchServe's words
@@ -29,8 +31,6 @@ OVER = "this sequence is not known here ({}): begin it anew with {}: true"
 NEVER_BEGUN = "it has not begun, or ended long ago"
 LONGEST_ID = 256
 REMEMBERED = 1000  # sequences that are over, for their next request's words
-
-Key = tuple[str, str]  # whose it is, where keys are known; its id
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,6 @@ class SequenceLimits:
     idle_s: float = 0.0
     total_s: float = 0.0
     headers: tuple[str, str, str] = ("ts_request_sequence_id", "ts_request_sequence_start", "ts_request_sequence_end")
-
-
-@dataclass(eq=False)
-class Sequence:
-    """One sequence. worker: that it stays in; None: it waits for one. begun: its first request was given to it.
-
-    line: what waits. running: what its worker has. last: the one that ends it. began_at, used_at: by the event loop.
-    """
-
-    key: Key
-    began_at: float
-    used_at: float
-    worker: BatchWorker | None = None
-    begun: bool = False
-    line: deque[WaitingRequest] = field(default_factory=deque)
-    running: WaitingRequest | None = None
-    last: WaitingRequest | None = None
 
 
 class SequenceQueue(StreamQueue):
@@ -129,6 +112,8 @@ class SequenceQueue(StreamQueue):
             raise Refused(503, BUSY.format(request.model))
         request.headers[name] = _prefix(key[0]) + given
         request.repeatable = False
+        if not _says(request, begins):
+            request.state_of = f"of {request.sender}"
 
     def _line_up(self, one: WaitingRequest) -> None:
         if one.request.describes:
@@ -142,6 +127,7 @@ class SequenceQueue(StreamQueue):
             self.past.pop(key, None)
             self._expires(sequence)
         self.of[one.id] = sequence
+        self.accused.meets(one)
         sequence.line.append(one)
         if _says(one.request, ends):
             sequence.last = one
@@ -273,6 +259,8 @@ class SequenceQueue(StreamQueue):
         batch = []
         for sequence in sorted(mine, key=lambda one: one.used_at):
             while sequence.line and sequence.running is None:
+                if self._has_to_wait(sequence.line[0], batch):
+                    break
                 one = sequence.line.popleft()
                 if self._may_go(one):
                     sequence.running, sequence.begun = one, True
@@ -280,6 +268,13 @@ class SequenceQueue(StreamQueue):
                 else:  # it has an error that nobody has been told yet
                     self._not_run(sequence, one)
         return batch
+
+    def _has_to_wait(self, one: WaitingRequest, batch: list[WaitingRequest]) -> bool:
+        """Whether it cannot join these: it is accused, or one of them is."""
+        if one.deaths and one.open and one.calm_at > self.loop.time():
+            self._dispatch_at(one.calm_at)
+            return True
+        return any(other.deaths for other in (one, *batch)) and bool(batch)
 
 
 def _owner(request: BackendRequest) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from slotwise.backends.local import sequence_queue
-from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
-from slotwise.backends.local.sequence_queue import Sequence, SequenceQueue
+from slotwise.backends.local.queue_members import BatchWorker, Sequence, WaitingRequest
+from slotwise.backends.local.sequence_queue import SequenceQueue
 from tests.backends.simulation.sequence_history import SequenceHistory
 from tests.backends.simulation.virtual_loop import problems_of, run
 
