@@ -163,3 +163,35 @@ def test_over_grpc_a_type_without_typed_contents_makes_all_outputs_raw() -> None
     halves, best = answer.raw_output_contents
     assert np.frombuffer(halves, "<f2").tolist() == [0.5, 2, 0.5, 2]
     assert np.frombuffer(best, "<i8").tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("numbers", [[2**63 + 1, 1], [7, 2**64 - 1], [2**63 - 1, 2**63]])
+def test_whole_numbers_on_both_sides_of_two_to_the_63_stay_exact(numbers: list[int]) -> None:
+    """Numpy alone would make floats of such a list."""
+    model = ModelInput("tensors", inputs=[("ids", "uint64", (2,))], outputs=[("out", "uint64", (2,)), ("one", "uint64", ())])
+    given = {"name": "ids", "datatype": "UINT64", "shape": [1, 2], "data": numbers}
+    answers = [RecordAnswer(200, json.dumps({"out": numbers, "one": numbers[0]}).encode())] * 2
+    for as_binary in (False, True):
+        content = {"inputs": [given], "parameters": {"binary_data_output": as_binary}}
+        asked = open_inference.request(json.dumps(content).encode(), None, model)
+        assert json.loads(asked.records[0].body) == {"ids": numbers}
+        headers, body = open_inference.reply(asked, "net", "1.0", model, answers)
+        if as_binary:
+            said = np.frombuffer(body[int(headers[open_inference.LENGTH]) :], "<u8").tolist()
+            assert said == [*numbers * 2, *[numbers[0]] * 2]
+        else:
+            assert [output["data"] for output in json.loads(body)["outputs"]] == [numbers * 2, [numbers[0]] * 2]
+    for raw in (False, True):
+        message = CLASSES["ModelInferRequest"](model_name="net")
+        tensor = message.inputs.add(name="ids", datatype="UINT64", shape=[1, 2])
+        if raw:
+            message.raw_input_contents.append(np.array(numbers, "<u8").tobytes())
+        else:
+            tensor.contents.uint64_contents.extend(numbers)
+        asked = over_grpc.request(message, model)
+        assert json.loads(asked.records[0].body) == {"ids": numbers}
+        answer = CLASSES["ModelInferResponse"].FromString(over_grpc.reply(asked, "net", "1.0", model, answers))
+        if raw:
+            assert np.frombuffer(answer.raw_output_contents[0], "<u8").tolist() == numbers * 2
+        else:
+            assert list(answer.outputs[0].contents.uint64_contents) == numbers * 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.frontend.protocols.open_inference_tensors import NUMBERS, numbers_of, parts_of, shape_of
+from slotwise.frontend.protocols.open_inference_tensors import NUMBERS, flat, numbers_of, parts_of, shape_of
 from slotwise.frontend.protocols.records import JSON, ModelInput, NamedShape, ProtocolFault, RecordBody, limited
 
 NAMED = "tensors"  # what such a model takes
@@ -74,7 +74,7 @@ def named_values(
     for output in outputs:
         dtype, shape = known[output]
         empty: Any = [False if dtype == "bool" else 0] * math.prod(shape)
-        values = [number for one in answers for number in (empty if one is None else np.ravel(one[output]).tolist())]
+        values = [number for one in answers for number in (empty if one is None else flat([one[output]]))]
         yield output, V2_TYPES[dtype], [len(answers), *shape], values
 
 

@@ -127,7 +127,7 @@ def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
 
 def listed_texts(tensor: Mapping[str, Any]) -> list[Any]:
     """BYTES as a list: all bytes, or all texts. Raises ProtocolFault."""
-    texts = _flat(tensor.get("data"))
+    texts = flat(tensor.get("data"))
     if not all(isinstance(text, str) for text in texts) and not all(isinstance(element, bytes) for element in texts):
         raise ProtocolFault("BYTES as JSON are texts")
     return texts
@@ -152,7 +152,7 @@ def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryvi
             raise ProtocolFault(f"the shape says {count * kind.itemsize} bytes, {len(binary)} are there")
         values = np.frombuffer(binary, kind)
     else:
-        numbers = _flat(tensor.get("data"))
+        numbers = flat(tensor.get("data"))
         if len(numbers) != count:
             raise ProtocolFault(f"the shape says {count} numbers, {len(numbers)} are there")
         if not all(type(number) in (int, float) or (datatype == "BOOL" and type(number) is bool) for number in numbers):
@@ -179,17 +179,17 @@ def _whole(numbers: list[Any], datatype: str) -> list[Any]:
     return numbers
 
 
-def _flat(data: Any) -> list[Any]:
+def flat(data: Any) -> list[Any]:
     """The elements of nested lists, row by row. Raises ProtocolFault where two lists of one depth differ in length."""
     if not isinstance(data, list):
         raise ProtocolFault("the input has no data")
-    flat: list[Any] = data
-    while flat and isinstance(flat[0], list):
-        length = len(flat[0])
-        if not all(isinstance(row, list) and len(row) == length for row in flat):
+    found: list[Any] = data
+    while found and isinstance(found[0], list):
+        length = len(found[0])
+        if not all(isinstance(row, list) and len(row) == length for row in found):
             raise ProtocolFault("the data are lists of unequal length")
-        flat = [element for row in flat for element in row]
-    return flat
+        found = [element for row in found for element in row]
+    return found
 
 
 def packed(values: Sequence[Any], datatype: str) -> bytes:
