@@ -13,6 +13,7 @@ import numpy as np
 
 from slotwise.worker import BatchHandler, Headers, Request, Settings, SlotError
 from slotwise.worker.engines import samples
+from slotwise.worker.labels import decimals
 from slotwise.worker.tensors.named_engine import load_named
 from slotwise.worker.tensors.tensor_body import Item, is_list_of_records, records_of, tensors_of
 
@@ -45,10 +46,8 @@ class Tensors(BatchHandler):
 
 
 def _listed(array: Any) -> Any:
-    """Nested lists of its numbers in as many digits as they have: 3.1, where the nearest float32 would be 3.0999999."""
-    if array.dtype.kind != "f":
-        return array.tolist()
-    return np.array([float(str(value)) for value in array.ravel()]).reshape(array.shape).tolist()
+    """Nested lists of its numbers."""
+    return array.tolist() if array.dtype.kind != "f" else np.array(decimals(array)).reshape(array.shape).tolist()
 
 
 handle = Tensors.entry_point()

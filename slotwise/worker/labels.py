@@ -116,7 +116,7 @@ def answering(model: Mapping[str, Any]) -> Callable[[Any], Any]:
     if shape not in ("", MMS) or (shape and kind in SCORELESS):
         raise ValueError(f"options.answer is {shape!r}, but a classifier's can only be {MMS!r}")
     if kind == "embedding":
-        return lambda row: {"embedding": _decimals(row)}
+        return lambda row: {"embedding": decimals(row)}
     if kind == "regression":
         return lambda row: _values(row, labels)
     classify = _classifying(labels, top_k)
@@ -143,14 +143,18 @@ def answered(row: Any, model: Mapping[str, Any]) -> Any:
     return answering(model)(row)
 
 
-def _decimals(row: Any) -> list[float]:
-    """The numbers of a row in as many digits as they have: 3.1, where the nearest float32 would be 3.0999999."""
-    return [float(str(value)) for value in np.ravel(row)]
+def decimals(numbers: Any) -> list[float]:
+    """The numbers of an array, flat, in as many digits as they have: 3.1, where the nearest float32 would be 3.0999999.
+
+    Half precision has the digits of float32, which holds it exactly: as text 65504 would be 65500.
+    """
+    flat = np.ravel(numbers)
+    return [float(str(value)) for value in (flat.astype(np.float32) if flat.dtype == np.float16 else flat)]
 
 
 def _values(row: Any, labels: Sequence[str]) -> dict[str, Any]:
     """A regression's answer."""
-    values = _decimals(row)
+    values = decimals(row)
     if labels:
         if len(labels) != len(values):
             raise ModelFault(f"the model gives {len(values)} values for {len(labels)} labels")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, in_words, scores, unlisted
+from slotwise.worker.labels import LEAST, ClassifierAnswers, answered, classified, decimals, in_words, scores, unlisted
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import ModelFault
 
@@ -107,3 +109,23 @@ def test_an_answer_can_have_the_shape_of_mms() -> None:
 @pytest.mark.parametrize("answer", [[], [1], [{"class": "a"}], {"label": "a"}, "text", [[{"probability": 1, "class": "a"}]]])
 def test_any_other_answer_is_none_of_mms(answer: Any) -> None:
     assert unlisted(answer) is answer
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_decimals_are_the_same_numbers_again(dtype: Any) -> None:
+    """Numpy's text of a number of half precision has four digits."""
+    numbers = np.array([[65504, 1 / 3, 3.1], [2049, -6e-8, 1e-4]], dtype)
+    assert (np.array(decimals(numbers), dtype) == numbers.ravel()).all()
+    assert decimals(np.array([65504, 2050, 0.5], dtype)) == [65504, 2050, 0.5]
+
+
+def test_named_outputs_of_half_precision_are_answered_exactly() -> None:
+    spec = importlib.util.spec_from_file_location("tensors_handler", Path(__file__).parents[2] / "handlers" / "tensors.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    numbers = np.array([[65504, 2049], [1 / 3, 1e-4]], np.float16)
+    said = module.Tensors.encode(None, {"half": numbers, "one": numbers[0, 0], "flag": np.array([True])}, None)
+    assert (np.array(said["half"], np.float16) == numbers).all()
+    assert (said["half"][0], said["one"], said["flag"]) == ([65504, 2048], 65504, [True])
