@@ -52,7 +52,12 @@ def _try_v1(i: int, draw: Random, tally: Tally) -> None:
         ]
         if [one.body for one in found] != sent:
             tally.fail(i, "wrong", f"v1: read {found} of {instances}")
-    reply = json.loads(kserve_v1.reply([_answer(draw) for _ in found]))
+    answers = [_answer(draw) for _ in found]
+    try:
+        reply = json.loads(kserve_v1.reply(answers))
+    except ProtocolFault as fault:
+        _unanswered(fault, answers, i, tally)
+        return
     if len(reply["predictions"]) != len(found):
         tally.fail(i, "wrong", "v1: the answer has another number of records")
 
@@ -84,7 +89,12 @@ def _try_v2(i: int, draw: Random, tally: Tally) -> None:
 
 
 def _reply(asked: open_inference.InferRequest, model: ModelInput, i: int, draw: Random, tally: Tally) -> None:
-    headers, body = open_inference.reply(asked, "toy", "1.0", model, [_answer(draw) for _ in asked.records])
+    answers = [_answer(draw) for _ in asked.records]
+    try:
+        headers, body = open_inference.reply(asked, "toy", "1.0", model, answers)
+    except ProtocolFault as fault:
+        _unanswered(fault, answers, i, tally)
+        return
     content = json.loads(body[: int(headers.get(open_inference.LENGTH, len(body)))])
     if any(output["shape"] != [len(asked.records)] for output in content["outputs"]):
         tally.fail(i, "wrong", "v2: the answer has another number of records")
@@ -122,6 +132,12 @@ def _answer(draw: Random) -> RecordAnswer:
         odd = {"label": "a", "probabilities": {"a": value(draw, 1)}}
     said = draw.choice((odd, {"label": "7", "probabilities": {"7": 0.5}}, value(draw, 2), {"error": value(draw, 1)}))
     return RecordAnswer(draw.choice((200, 200, 400, 500)), draw.choice((written(said), b"\xff", b"")))
+
+
+def _unanswered(fault: ProtocolFault, answers: list[RecordAnswer], i: int, tally: Tally) -> None:
+    """An error instead of a reply is right where no record has an answer that can stand in it."""
+    if any(one.good and one.is_text for one in answers):
+        tally.fail(i, "lost", f"a good answer was not given: {fault.message}")
 
 
 def _refused(fault: ProtocolFault, whole: bool, i: int, tally: Tally) -> None:

@@ -26,7 +26,7 @@ from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES
 from slotwise.frontend.protocols import json_pieces, kserve_v1, open_inference
 from slotwise.frontend.protocols.open_inference_tensors import NUMBERS
-from slotwise.frontend.protocols.records import ModelInput, RecordAnswer
+from slotwise.frontend.protocols.records import NO_TEXT, ModelInput, RecordAnswer
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -162,7 +162,7 @@ def test_an_answer_goes_to_the_client_as_the_model_wrote_it_and_breaks_out_of_no
     reply = kserve_v1.reply([RecordAnswer(200, body) for body in said])
     first, *others, surrogate, deep = json.loads(reply)["predictions"]
     assert b"3.14159265358979323846" in reply
-    assert others == ["1], [2", '"a", "b"', "\ufffd", ""]
+    assert others == ["1], [2", '"a", "b"', {"error": {"code": 500, "message": NO_TEXT}}, ""]
     assert (first, surrogate, deep) == ({"x": 3.141592653589793}, {"a": "\ud800"}, "[" * 5000)
 
 

@@ -22,9 +22,10 @@ from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.kserve_v1 import NO_JSON
 from slotwise.frontend.protocols.open_inference import NO_SEQUENCE
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
-from slotwise.frontend.protocols.records import MOST_RECORDS, ModelInput, ProtocolFault, RecordAnswer, RecordBody
+from slotwise.frontend.protocols.records import MOST_RECORDS, NO_TEXT, ModelInput, ProtocolFault, RecordAnswer, RecordBody
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -220,9 +221,44 @@ def test_binary_answers_are_read_back_in_order(said: list[bytes]) -> None:
         elements.append(body[at + 4 : at + 4 + size])
         at += 4 + size
     assert at == len(body) == length + head["outputs"][0]["parameters"]["binary_data_size"]
-    assert elements == [one.body.decode("utf-8", "replace").encode() if one.good else b"" for one in answers]
+    assert elements == [one.body if one.good else b"" for one in answers]  # whatever bytes they are
     assert head["id"] == "mine"
     assert {int(i) for i in json.loads(head["parameters"]["errors"])} == {i for i in range(len(said)) if i % 3 == 0}
+
+
+PICTURE = b"\x89PNG\r\n\x1a\n\xff\xfe\x00"
+
+
+def test_an_answer_of_bytes_is_never_changed() -> None:
+    """Where JSON is to hold it, it is that record's error."""
+    answers = [RecordAnswer(200, b"text"), RecordAnswer(200, PICTURE, "image/png")]
+    told = json.loads(kserve_v1.reply(answers))
+    assert told == {"predictions": ["text", {"error": {"code": 500, "message": NO_TEXT}}]}
+    asked = InferRequest([RecordBody(b"")] * 2, "", {"answer": False})
+    told = json.loads(open_inference.reply(asked, "m", "1", ModelInput(), answers)[1])
+    assert told["outputs"][0]["data"] == ["text", ""]
+    assert json.loads(told["parameters"]["errors"]) == {"1": {"code": 500, "message": NO_TEXT}}
+    reads = (kserve_v1.reply, lambda one: open_inference.reply(asked, "m", "1", ModelInput(), one))
+    for read in reads:
+        with pytest.raises(ProtocolFault, match=NO_TEXT) as fault:
+            read(answers[1:])
+        assert fault.value.status == 500
+    written = open_inference_grpc.reply(asked, "m", "1", ModelInput(), answers)
+    answer = CLASSES["ModelInferResponse"].FromString(written)
+    assert list(answer.outputs[0].contents.bytes_contents) == [b"text", PICTURE]
+    raw = open_inference_grpc.reply(replace(asked, outputs={"answer": True}), "m", "1", ModelInput(), answers[1:])
+    answer = CLASSES["ModelInferResponse"].FromString(raw)
+    assert answer.raw_output_contents[0] == struct.pack("<I", len(PICTURE)) + PICTURE
+
+
+@pytest.mark.parametrize("said", [b'{"a": NaN}', b"[Infinity]", b"-Infinity", b'{"a": nope}', b""])
+def test_v1_never_answers_what_is_no_json(said: bytes) -> None:
+    answers = [RecordAnswer(200, b'{"a": 1}', "application/json"), RecordAnswer(200, said, "application/json")]
+    told = json.loads(kserve_v1.reply(answers), parse_constant=pytest.fail)
+    assert told == {"predictions": [{"a": 1}, {"error": {"code": 500, "message": NO_JSON}}]}
+    with pytest.raises(ProtocolFault, match="says that it is JSON"):
+        kserve_v1.reply(answers[1:])
+    assert json.loads(kserve_v1.reply([RecordAnswer(200, said)])) == {"predictions": [said.decode()]}  # who does not say so
 
 
 async def test_records_are_answered_in_their_places_on_both_protocols(make_front: MakeFront) -> None:

@@ -17,7 +17,7 @@ from slotwise.frontend.protocols.open_inference import TEXT_COPIES
 from slotwise.frontend.protocols.open_inference_columns import reading_columns
 from slotwise.frontend.protocols.open_inference_named import NAMED, reading_named
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, errors, infer_request, tensors, with_scores
-from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed
+from slotwise.frontend.protocols.open_inference_tensors import binary_copies, element_of, packed
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
 CONTENTS = {
@@ -120,7 +120,7 @@ def _response(asked: InferRequest, name: str, version: str, model: ModelInput, a
         if raw:
             message.raw_output_contents.append(packed(values, datatype))
         elif datatype == "BYTES":
-            tensor.contents.bytes_contents.extend(value.encode("utf-8", "replace") for value in values)
+            tensor.contents.bytes_contents.extend(map(element_of, values))
         else:
             getattr(tensor.contents, CONTENTS[datatype]).extend(values)
     failed = errors(answers)

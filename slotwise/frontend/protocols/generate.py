@@ -21,7 +21,7 @@ from slotwise.frontend.events.piece_stream import Opened, text_of
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols import json_pieces
-from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ProtocolFault, RecordAnswer, parsed
+from slotwise.frontend.protocols.records import JSON, NO_TEXT, NOT_AS_ASKED, ProtocolFault, RecordAnswer, parsed
 from slotwise.frontend.protocols.unpacking import unpack
 from slotwise.frontend.replies import ClientReply
 
@@ -29,7 +29,6 @@ TEXT = "text/plain; charset=utf-8"
 NUMBER_BYTES = 32  # of one that is read, with its place
 REPLY_COPIES = 8  # of an answer, while its reply is made
 WHOLE_ONLY = "this model gives no stream here: ask for its whole answer, at /generate"
-NO_TEXT = "the model's answer is no text"
 
 
 class Generate(Forward):

@@ -33,14 +33,18 @@ _PLACES = json.JSONDecoder(parse_float=_number, parse_int=_number)
 _blank = re.compile(r"[ \t\n\r]*").match
 
 
+def _constant(text: str) -> None:
+    raise ValueError(f"{text} is no JSON")
+
+
 def loads(data: bytes) -> Any:
     """As json.loads, but other threads run meanwhile. Raises ValueError or RecursionError."""
     return json.loads(data, parse_float=_real, parse_int=_whole)
 
 
 def check(text: str) -> None:
-    """Raise ValueError or RecursionError where a text is no JSON."""
-    json.loads(text, parse_float=_number, parse_int=_number)
+    """Raise ValueError or RecursionError where a text is no JSON. NaN and infinity are none."""
+    json.loads(text, parse_float=_number, parse_int=_number, parse_constant=_constant)
 
 
 def reading_bytes(data: bytes | memoryview, number_bytes: int) -> int:

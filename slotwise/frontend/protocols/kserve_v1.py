@@ -10,21 +10,23 @@ import base64
 import binascii
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.records import (
     JSON,
     MOST_RECORDS,
+    NO_TEXT,
     ProtocolFault,
     RecordAnswer,
     RecordBody,
     limited,
+    not_failed_alike,
     of_few_pieces,
 )
 
 TEXT_COPIES = 3  # of one instance: as a text, encoded, decoded from base64
+NO_JSON = "the model's answer says that it is JSON, and is none"
 NUMBER_BYTES = 16  # only its place: a record is sent as its client wrote it
 
 
@@ -55,21 +57,37 @@ def _record(instance: Any, text: str) -> RecordBody | RecordAnswer:
         try:
             return RecordBody(base64.b64decode(instance["b64"], validate=True))
         except (binascii.Error, ValueError, TypeError):
-            error = {"code": 400, "message": "b64 is no base64"}
-            return RecordAnswer(400, json.dumps({"error": error}).encode())
+            return RecordAnswer.failed(400, "b64 is no base64")
     return RecordBody(text.encode(), JSON)
 
 
 def reply(answers: Sequence[RecordAnswer]) -> bytes:
-    """The answer to the request: each prediction as the model wrote it, a text as a text."""
-    return b'{"predictions": [' + b", ".join(map(_prediction, answers)) + b"]}"
+    """The answer to the request: each prediction as the model wrote it, a text as a text, an error in its place.
+
+    Raises ProtocolFault where no record has an answer that JSON can hold.
+    """
+    read = not_failed_alike(list(map(_as_json, answers)))
+    return b'{"predictions": [' + b", ".join(one.body if one.good else _error(one) for one in read) + b"]}"
 
 
-def _prediction(one: RecordAnswer) -> bytes:
+def _as_json(one: RecordAnswer) -> RecordAnswer:
+    """A good answer as JSON; an error where it is bytes, or says that it is JSON and is none."""
     if not one.good:
-        return json.dumps({"error": {"code": one.status, "message": one.message}}).encode()
-    if not one.content_type.lower().startswith("text/"):  # a server behind may say nothing of what is JSON
-        with suppress(ValueError, RecursionError):
-            json_pieces.check(one.body.decode())
-            return one.body
-    return json.dumps(one.body.decode("utf-8", "replace"), ensure_ascii=False).encode()
+        return one
+    kind = one.content_type.lower()
+    try:
+        text = one.body.decode()
+    except UnicodeDecodeError:
+        return RecordAnswer.failed(500, NO_TEXT)
+    if not kind.startswith("text/"):  # a server behind may say nothing of what is JSON
+        try:
+            json_pieces.check(text)
+            return one
+        except (ValueError, RecursionError):
+            if kind.startswith(JSON):
+                return RecordAnswer.failed(500, NO_JSON)
+    return RecordAnswer(one.status, json_pieces.dumped(text).encode())
+
+
+def _error(one: RecordAnswer) -> bytes:
+    return json.dumps({"error": {"code": one.status, "message": one.message}}).encode()

@@ -25,6 +25,7 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     output_types,
     tensors,
     with_scores,
+    with_texts,
 )
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, parameters, records
 from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
@@ -120,7 +121,7 @@ def reply(
 ) -> tuple[dict[str, str], bytes]:
     """The answer's own headers, and its body. Raises ProtocolFault where no record has the scores that are wanted."""
     outputs, binary = [], []
-    answers = with_scores(asked, model, answers)
+    answers = with_texts(asked, with_scores(asked, model, answers))
     for output, datatype, shape, values in tensors(asked, model, answers):
         tensor: dict[str, Any] = {"name": output, "datatype": datatype, "shape": shape}
         if asked.outputs[output]:
@@ -129,6 +130,7 @@ def reply(
             binary.append(data)
             outputs.append(json_pieces.dumped(tensor))
         else:
+            values = [value.decode() if isinstance(value, bytes) else value for value in values]
             outputs.append(f'{json_pieces.dumped(tensor)[:-1]}, "data": {json_pieces.dumped_list(values)}}}')
     about = json_pieces.dumped({"model_name": name, "model_version": version})[:-1]
     more: dict[str, Any] = {"id": asked.identity} if asked.identity else {}

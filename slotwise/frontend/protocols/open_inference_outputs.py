@@ -9,13 +9,13 @@ from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.open_inference_named import V2_TYPES, described_tensors, has_outputs, named_values
-from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer, RecordBody, failed_alike
+from slotwise.frontend.protocols.records import NO_TEXT, ModelInput, RecordAnswer, RecordBody, not_failed_alike
 from slotwise.worker.labels import EVERY_SCORE, unlisted
 
 ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 SCORES = "scores"  # [n, classes], in the order of the labels
-NO_SCORES = json.dumps({"error": {"code": 500, "message": "the model gave no scores that can be read"}}).encode()
+NO_SCORES = RecordAnswer.failed(500, "the model gave no scores that can be read")
 LARGEST = 3.4028234663852886e38  # that FP32 can hold
 
 
@@ -108,7 +108,7 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
     """
     if model.outputs:
         fitting = [not one.good or has_outputs(asked.outputs, model, one.value) for one in answers]
-        return _or_fault([one if fits else RecordAnswer(500, NO_SCORES) for one, fits in zip(answers, fitting, strict=True)])
+        return not_failed_alike([one if fits else NO_SCORES for one, fits in zip(answers, fitting, strict=True)])
     if not asked.in_full:
         return answers
     widths = dict.fromkeys(asked.outputs.keys() & set(rows_of_scores(model)), 0)
@@ -121,16 +121,18 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
         fits = all(lengths[output] and lengths[output] == (width or lengths[output]) for output, width in widths.items())
         if one.good and fits:
             widths = lengths
-        checked.append(one if fits or not one.good else RecordAnswer(500, NO_SCORES))
-    return _or_fault(checked)
+        checked.append(one if fits or not one.good else NO_SCORES)
+    return not_failed_alike(checked)
 
 
-def _or_fault(checked: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
-    """The same. Raises ProtocolFault where one error is that of all of them."""
-    failed = failed_alike(checked)
-    if failed:
-        raise ProtocolFault(failed.message, failed.status)
-    return checked
+def with_texts(asked: InferRequest, answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
+    """The answers, and an error in place of each that is no text, where JSON is to hold it: no byte of one is ever replaced.
+
+    Raises ProtocolFault where that is the error of all of them.
+    """
+    if asked.outputs.get("answer", True):  # as binary data, or not at all
+        return answers
+    return not_failed_alike([one if one.is_text or not one.good else RecordAnswer.failed(500, NO_TEXT) for one in answers])
 
 
 def errors(answers: Sequence[RecordAnswer]) -> str:
@@ -140,11 +142,14 @@ def errors(answers: Sequence[RecordAnswer]) -> str:
 
 
 def _value(output: str, one: RecordAnswer, value: Any, in_full: bool) -> Any:
-    """One record's element of an output. value: the answer as JSON has it. in_full: it is only a part of what was said."""
+    """One record's element of an output; what the model said comes as it is. value: the answer as JSON has it.
+
+    in_full: it is only a part of what was said.
+    """
     if in_full:
         value = value["answer"]
     if output == "answer":
-        return json_pieces.dumped(value) if in_full else one.body.decode("utf-8", "replace")
+        return json_pieces.dumped(value) if in_full else one.body
     value = unlisted(value)
     fields = value if isinstance(value, dict) else {}
     probabilities = fields.get("probabilities") if isinstance(fields.get("probabilities"), dict) else {}

@@ -196,5 +196,10 @@ def packed(values: Sequence[Any], datatype: str) -> bytes:
     """Values as binary data."""
     if datatype != "BYTES":
         return np.asarray(values, NUMBERS[datatype]).tobytes()
-    elements = [value.encode("utf-8", "backslashreplace") for value in values]  # as JSON's answers have it
+    elements = map(element_of, values)
     return b"".join(struct.pack("<I", len(element)) + element for element in elements)
+
+
+def element_of(value: str | bytes) -> bytes:
+    """A value as an element of BYTES: bytes as they are; half of a surrogate pair in a text as JSON's answers have it."""
+    return value if isinstance(value, bytes) else value.encode("utf-8", "backslashreplace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ MOST_PIECES = 2_000_000  # of its JSON: each number and each list is an object i
 MOST_SMALL_BYTES = 64 * 2**10  # of a body that holds no records
 BINARY, JSON = "application/octet-stream", "application/json"
 NOT_AS_ASKED = "the body is not what the protocol asks for"  # for the log: a fault's message may quote it
+NO_TEXT = "the model's answer is no text"
 NamedShape = tuple[str, str, Sequence[int]]
 
 
@@ -40,10 +42,24 @@ class RecordAnswer:
     body: bytes
     content_type: str = ""
 
+    @classmethod
+    def failed(cls, status: int, message: str) -> RecordAnswer:
+        """An error that the model did not say itself."""
+        return cls(status, json.dumps({"error": {"code": status, "message": message}}).encode())
+
     @property
     def good(self) -> bool:
         """Whether the model answered it."""
         return self.status < 400
+
+    @property
+    def is_text(self) -> bool:
+        """Whether JSON can hold the answer as a text."""
+        try:
+            self.body.decode()
+        except UnicodeDecodeError:
+            return False
+        return True
 
     @property
     def value(self) -> Any:
@@ -113,6 +129,14 @@ def failed_alike(answers: Sequence[RecordAnswer]) -> RecordAnswer | None:
     if first.good or any(one.status != first.status for one in answers):
         return None
     return first if len(answers) == 1 or first.status == 404 or first.status >= 429 else None
+
+
+def not_failed_alike(answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
+    """The same. Raises ProtocolFault where one error is that of all of them."""
+    failed = failed_alike(answers)
+    if failed:
+        raise ProtocolFault(failed.message, failed.status)
+    return answers
 
 
 async def small_body(chunks: AsyncIterable[bytes]) -> bytes:
