@@ -26,7 +26,7 @@ from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES
 from slotwise.frontend.protocols import json_pieces, kserve_v1, open_inference
 from slotwise.frontend.protocols.open_inference_tensors import NUMBERS
-from slotwise.frontend.protocols.records import NO_TEXT, ModelInput, RecordAnswer
+from slotwise.frontend.protocols.records import NO_TEXT, ModelInput, ProtocolFault, RecordAnswer
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -149,6 +149,22 @@ def test_a_list_is_taken_out_of_json_as_json_reads_it(content: Any, indent: int 
             continue
         assert found is not None
         assert repr([json.loads(own) for own in found]) == repr(listed)  # repr: NaN is not itself
+
+
+@pytest.mark.parametrize("model", [ModelInput(), ModelInput("table", columns=(("x", "text"),))])
+def test_elements_that_the_shape_does_not_name_are_never_made(model: ModelInput) -> None:
+    """Four bytes on the way, packed even fewer, would be a hundred in memory."""
+    size = 400_000
+    tensor = {"name": "x", "shape": [1], "datatype": "BYTES", "parameters": {"binary_data_size": size}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    body = head + bytes(size)
+
+    def read() -> bool:
+        with pytest.raises(ProtocolFault, match="the shape says 1 elements, more are there"):
+            open_inference.request(body, str(len(head)), model)
+        return True
+
+    assert 0 < peak_of(read) < size
 
 
 def test_an_instance_goes_to_the_model_as_its_client_wrote_it() -> None:

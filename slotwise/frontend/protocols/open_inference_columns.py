@@ -84,9 +84,10 @@ def _values(tensor: Mapping[str, Any], shape: Sequence[int], part: memoryview | 
     if tensor.get("datatype") != "BYTES":
         values: list[Any] = numbers_of(tensor, shape, part).tolist()
         return values
-    texts = listed_texts(tensor) if part is None else list(texts_of(part))
-    if len(texts) != math.prod(shape):
-        raise ProtocolFault(f"the shape says {math.prod(shape)} elements, {len(texts)} are there")
+    count = math.prod(shape)
+    texts = listed_texts(tensor) if part is None else list(texts_of(part, count))
+    if len(texts) != count:
+        raise ProtocolFault(f"the shape says {count} elements, {len(texts)} are there")
     return [one if isinstance(one, str) else one.decode("utf-8", "surrogateescape") for one in texts]
 
 

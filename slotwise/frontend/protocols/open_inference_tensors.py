@@ -45,7 +45,7 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     if datatype == "BYTES":
         if math.prod(shape[1:]) != 1:
             raise ProtocolFault("BYTES have the shape [n] or [n, 1]: each element is a record")
-        elements = list(map(RecordBody, texts_of(binary))) if size is not None else _listed(tensor, model)
+        elements = list(map(RecordBody, texts_of(binary, shape[0]))) if size is not None else _listed(tensor, model)
         if len(elements) != shape[0]:
             raise ProtocolFault(f"the shape says {shape[0]} elements, {len(elements)} are there")
         return elements
@@ -98,10 +98,13 @@ def _type_of(tensor: Mapping[str, Any]) -> str:
     return datatype
 
 
-def texts_of(binary: memoryview) -> Iterator[bytes]:
-    """BYTES as binary data: each with its length before it. Raises ProtocolFault."""
-    at = 0
+def texts_of(binary: memoryview, count: int) -> Iterator[bytes]:
+    """So many BYTES as binary data: each with its length before it. Raises ProtocolFault, before one more is made."""
+    at = found = 0
     while at < len(binary):
+        found += 1
+        if found > count:
+            raise ProtocolFault(f"the shape says {count} elements, more are there")
         if len(binary) - at < 4:
             raise ProtocolFault("the binary data is cut off")
         (length,) = struct.unpack_from("<I", binary, at)
