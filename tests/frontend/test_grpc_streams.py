@@ -16,7 +16,7 @@ from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.grpc.infer_stream import LONGEST_ID, MOST_AT_ONCE
 from slotwise.frontend.grpc.message_table import text_field
-from slotwise.frontend.protocols.open_inference import NO_SEQUENCE
+from slotwise.frontend.protocols.open_inference_tensors import NO_SEQUENCE
 from tests.support.grpc_client import streaming as stream_of
 
 from .conftest import Front, MakeFront

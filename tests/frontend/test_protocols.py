@@ -23,8 +23,8 @@ from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import kserve_v1, open_inference
 from slotwise.frontend.protocols.kserve_v1 import NO_JSON
-from slotwise.frontend.protocols.open_inference import NO_SEQUENCE
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
+from slotwise.frontend.protocols.open_inference_tensors import NO_SEQUENCE
 from slotwise.frontend.protocols.records import MOST_RECORDS, NO_TEXT, ModelInput, ProtocolFault, RecordAnswer, RecordBody
 
 from .conftest import MakeFront
@@ -155,6 +155,53 @@ def test_a_sequence_is_not_dropped_in_silence() -> None:
         with pytest.raises(ProtocolFault, match=NO_SEQUENCE) as refused:
             read()
         assert refused.value.status == 400
+
+
+UNREAD = [
+    ({"sequence_start": True}, NO_SEQUENCE),
+    ({"sequence_end": True}, NO_SEQUENCE),
+    ({"temperature": 0.1}, "'temperature' is not read here"),
+    ({"binary_data_output": True, "classification": 3}, "'classification' is not read here"),
+    ({"shared_memory_region": "r", "shared_memory_byte_size": 8}, "'shared_memory_region' is not read here"),
+]
+
+
+def with_parameters(place: str, given: dict[str, Any]) -> list[Any]:
+    """A request with these parameters there, over REST and gRPC: each reads it."""
+    tensor: dict[str, Any] = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]}
+    content: dict[str, Any] = {"inputs": [tensor], "outputs": [{"name": "answer"}]}
+    message = CLASSES["ModelInferRequest"](model_name="m")
+    added = message.inputs.add(name="x", datatype="BYTES", shape=[1])
+    added.contents.bytes_contents.append(b"a")
+    named = message.outputs.add(name="answer")
+    places: dict[str, Any] = {"request": (content, message), "input": (tensor, added), "output": (content["outputs"][0], named)}
+    as_json, as_message = places[place]
+    as_json["parameters"] = given
+    for name, value in given.items():
+        kind = {bool: "bool_param", int: "int64_param", float: "double_param", str: "string_param"}[type(value)]
+        setattr(as_message.parameters[name], kind, value)
+    return [lambda: read(content, ModelInput()), lambda: open_inference_grpc.request(message, ModelInput())]
+
+
+@pytest.mark.parametrize("place", ["request", "input", "output"])
+@pytest.mark.parametrize(("given", "said"), UNREAD)
+def test_a_parameter_that_is_not_read_is_not_dropped_in_silence(place: str, given: dict[str, Any], said: str) -> None:
+    for reading in with_parameters(place, given):
+        with pytest.raises(ProtocolFault, match=said) as refused:
+            reading()
+        assert refused.value.status == 400
+
+
+def test_parameters_that_change_no_answer_are_taken() -> None:
+    """What tritonclient and KServe's client send, too."""
+    more: dict[str, Any] = {"priority": 1, "timeout": 5, "binary_data_output": False}
+    more["triton_enable_empty_final_response"] = True
+    for place, taken in (("request", more), ("input", {"content_type": "str"}), ("output", {"binary_data": False})):
+        for reading in with_parameters(place, taken):
+            assert bodies(reading().records) == [b"a"]
+    for reading in with_parameters("output", {"content_type": "base64"}):
+        with pytest.raises(ProtocolFault, match="an output has no content_type"):
+            reading()
 
 
 def test_half_of_a_surrogate_pair_is_no_text() -> None:

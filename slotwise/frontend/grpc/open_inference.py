@@ -58,14 +58,21 @@ def request(message: Any, model: ModelInput) -> InferRequest:
     given: list[dict[str, Any]] = []
     for place, tensor in enumerate(message.inputs):
         about = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        filled = {"parameters": {"binary_data_size": len(raw[place])}} if raw else {"data": _contents(tensor)}
-        given.append({**about, **filled})
+        said = _parameters(tensor)
+        said.pop("binary_data_size", None)
+        filled = {} if raw else {"data": _contents(tensor)}
+        given.append({**about, **filled, "parameters": {**said, "binary_data_size": len(raw[place])} if raw else said})
     binary = raw[0] if len(raw) == 1 else b"".join(raw)
     sent_records = open_inference.read_records(given, memoryview(binary), model)
-    outputs = [{"name": output.name} for output in message.outputs]
-    asked = {"outputs": outputs, "parameters": dict.fromkeys(message.parameters)}
+    outputs = [{"name": output.name, "parameters": _parameters(output)} for output in message.outputs]
+    asked = {"outputs": outputs, "parameters": _parameters(message)}
     wanted = dict.fromkeys(open_inference.wanted(asked, model), bool(raw))
     return infer_request(sent_records, message.id, wanted, model)
+
+
+def _parameters(of: Any) -> dict[str, Any]:
+    """The parameters of a message, or of a tensor, by name."""
+    return {name: getattr(one, one.WhichOneof("choice") or "string_param") for name, one in of.parameters.items()}
 
 
 def _contents(tensor: Any) -> list[Any]:

@@ -34,8 +34,6 @@ EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "
 LENGTH = "inference-header-content-length"
 NUMBER_BYTES = 88  # of one in JSON: parsed, in two lists, in two arrays, in its record
 ANY_MODEL = ModelInput()
-SEQUENCE = "sequence_id"
-NO_SEQUENCE = "sequence_id is not read here: name the sequence by the header that HTTP has, over gRPC in the call's metadata"
 TEXT_COPIES = 3  # of a text in its record, escaped
 _DATATYPE = re.compile(rb'"datatype"\s*:\s*"(\w+)"').findall
 
@@ -101,8 +99,6 @@ def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
     Raises ProtocolFault, also for a parameter that would change the answer and is not read.
     """
     known, given = output_types(model), parameters(content)
-    if SEQUENCE in given:
-        raise ProtocolFault(NO_SEQUENCE)
     binary = given.get("binary_data_output") is True
     outputs = content.get("outputs") or [{"name": name} for name in known]
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):
@@ -112,7 +108,10 @@ def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
         name = output.get("name")
         if not isinstance(name, str) or name not in known:
             raise ProtocolFault(f"there is no such output; the model has {', '.join(known)}")
-        by_name[name] = parameters(output).get("binary_data", binary) is True
+        given = parameters(output)
+        if "content_type" in given:
+            raise ProtocolFault("an output has no content_type here: BYTES are as the model gave them")
+        by_name[name] = given.get("binary_data", binary) is True
     return by_name
 
 

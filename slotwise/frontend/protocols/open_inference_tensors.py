@@ -17,13 +17,22 @@ NUMBERS = {
     "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
 MOST_SIDES = 16  # of a tensor's shape
+HARMLESS = frozenset({
+    "binary_data", "binary_data_output", "binary_data_size", "content_type", "headers", "priority", "timeout",
+    "triton_enable_empty_final_response",
+})  # parameters that are read, or change no answer  # fmt: skip
+NO_SEQUENCE = "sequence_id is not read here: name the sequence by the header that HTTP has, over gRPC in the call's metadata"
 
 
 def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What stands under `parameters`. Raises ProtocolFault."""
+    """What stands under `parameters`. Raises ProtocolFault, also for one that is not read and would change the answer."""
     given = of.get("parameters", {})
     if not isinstance(given, dict):
         raise ProtocolFault("parameters is no object")
+    unread = next((name for name in given if name not in HARMLESS), None)
+    if unread is not None:
+        named = f"the parameter {unread[:40]!r} is not read here"
+        raise ProtocolFault(NO_SEQUENCE if unread.startswith("sequence_") else named)
     return given
 
 
