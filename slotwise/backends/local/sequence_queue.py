@@ -256,7 +256,7 @@ class SequenceQueue(StreamQueue):
 
     def _of_sequences(self, worker: BatchWorker) -> list[WaitingRequest]:
         mine = [one for one in self.sequences.values() if one.worker is worker and one.running is None and one.line]
-        batch = []
+        batch: list[WaitingRequest] = []
         for sequence in sorted(mine, key=lambda one: one.used_at):
             while sequence.line and sequence.running is None:
                 if self._has_to_wait(sequence.line[0], batch):
