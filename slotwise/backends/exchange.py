@@ -106,8 +106,8 @@ class BackendRequest:
     state_of: whose earlier requests its answer depends on, too: what it ends, nobody else's like it need end.
     describes: the host asks what the model is: it belongs to no sequence.
     queued: a queue of ours has looked at it, and knows what its end means for those that come after it.
-    whole: the id of the request that it is a record of; "": of none. one_archive: all records of that are answered by the same
-    archive, and not by one that is only tried. answered_by: who has it, or had it last.
+    record_of: the id of the request that it is a record of; "": of none. one_archive: all records of that are answered by the
+    same archive, and not by one that is only tried. answered_by: who has it, or had it last.
     seen: its way, for whoever observes it; None: nobody does. way: the same, once what happens is noted: from the beginning, or
     from when something goes wrong, by `watch`.
     """
@@ -133,7 +133,7 @@ class BackendRequest:
     state_of: str = ""
     describes: bool = False
     queued: bool = False
-    whole: str = ""
+    record_of: str = ""
     one_archive: bool = False
     answered_by: AnsweredBy = NO_ARCHIVE
     way: RequestWay | None = None

@@ -154,7 +154,7 @@ class InferenceRequest(BackendRequest):
         headers = {**self.headers, "content-type": content_type, "accept": "application/json", "x-request-id": identity}
         headers.pop("content-encoding", None)
         record = replace(self, identity=identity, headers=headers, body=body, memory_bytes=0, sent_at=None, sent="")
-        record.placed_in, record.whole, record.answered_by = placed_in, self.identity, NO_ARCHIVE
+        record.placed_in, record.record_of, record.answered_by = placed_in, self.identity, NO_ARCHIVE
         if isinstance(whole := self.watch(), SeenRequest):
             record.seen = record.way = whole.record(identity)
             if "traceparent" in headers:

@@ -254,7 +254,7 @@ def _stays(request: BackendRequest) -> bool:
 
 
 def _bucket(request: BackendRequest) -> int:
-    return zlib.crc32((request.whole or request.identity).encode()) % BUCKETS
+    return zlib.crc32((request.record_of or request.identity).encode()) % BUCKETS
 
 
 async def _outcome(request: Sent, send: Ask[Sent]) -> Outcome:
