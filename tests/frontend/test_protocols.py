@@ -162,7 +162,7 @@ UNREAD = [
     ({"sequence_end": True}, NO_SEQUENCE),
     ({"temperature": 0.1}, "'temperature' is not read here"),
     ({"binary_data_output": True, "classification": 3}, "'classification' is not read here"),
-    ({"shared_memory_region": "r", "shared_memory_byte_size": 8}, "'shared_memory_region' is not read here"),
+    ({"shared_memory_region": "r", "shared_memory_byte_size": 8}, "'shared_memory_byte_size' is not read here"),
 ]
 
 

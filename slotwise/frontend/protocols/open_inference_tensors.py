@@ -29,7 +29,7 @@ def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
     given = of.get("parameters", {})
     if not isinstance(given, dict):
         raise ProtocolFault("parameters is no object")
-    unread = next((name for name in given if name not in HARMLESS), None)
+    unread = min(given.keys() - HARMLESS, default=None)
     if unread is not None:
         named = f"the parameter {unread[:40]!r} is not read here"
         raise ProtocolFault(NO_SEQUENCE if unread.startswith("sequence_") else named)
