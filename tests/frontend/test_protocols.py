@@ -204,6 +204,31 @@ def test_parameters_that_change_no_answer_are_taken() -> None:
             reading()
 
 
+def test_base64_that_says_so_reaches_the_model_as_bytes() -> None:
+    """In JSON, as binary data, and over gRPC; what is no base64 is that record's error."""
+    said = [base64.b64encode(PICTURE).decode(), "no base64!"]
+    tensor = {"name": "x", "datatype": "BYTES", "shape": [2], "parameters": {"content_type": "base64"}}
+    message = CLASSES["ModelInferRequest"](model_name="m")
+    added = message.inputs.add(name="x", datatype="BYTES", shape=[2])
+    added.parameters["content_type"].string_param = "base64"
+    added.contents.bytes_contents.extend(one.encode() for one in said)
+    packed, length = binary([one.encode() for one in said])
+    size = len(packed) - int(length)
+    packed, length = binary([one.encode() for one in said], parameters={"binary_data_size": size, "content_type": "base64"})
+    for model in (ModelInput(), PICTURES):
+        for asked in (
+            read({"inputs": [{**tensor, "data": said}]}, model),
+            open_inference.request(packed, length, model),
+            open_inference_grpc.request(message, model),
+        ):
+            good, wrong = asked.records
+            assert good == RecordBody(PICTURE)
+            assert isinstance(wrong, RecordAnswer)
+            assert (wrong.status, wrong.message) == (400, "an element is no base64")
+    with pytest.raises(ProtocolFault, match="says that it is base64"):
+        read({"inputs": [{**tensor, "data": said}]}, ModelInput("table", columns=(("x", "text"),)))
+
+
 def test_half_of_a_surrogate_pair_is_no_text() -> None:
     content = {"inputs": [{"name": "x", "datatype": "BYTES", "shape": [2], "data": ["fine", "not bad \ud83d at all"]}]}
     with pytest.raises(ProtocolFault, match="half of a surrogate pair") as refused:

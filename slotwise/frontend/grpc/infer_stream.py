@@ -24,7 +24,7 @@ from slotwise.frontend.grpc.service import CallEnd, GrpcService, Messages
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
-from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.records import JSON, ProtocolFault, RecordAnswer, RecordBody, failed_alike
 from slotwise.frontend.protocols.routes import REPLY_COPIES
 
 STREAM_INFER = "ModelStreamInfer"
@@ -86,13 +86,14 @@ class _StreamedRequest(RequestOfStream):
             self.data = b""
         if self.call.gone.is_set():  # who leaves from here on is told to the backend
             raise ClientGone
-        if len(asked.records) != 1 or not self.service.gateway.backend.streams:
+        record = asked.records[0]
+        if len(asked.records) != 1 or isinstance(record, RecordAnswer) or not self.service.gateway.backend.streams:
             self.read.set()
             answers = await answered(infer.forward, whole, asked.records, self.call.gone)
         else:
             pieces = _InferPieces(self, asked, of)
             try:
-                status, _, body = await self._one(asked, pieces)
+                status, _, body = await self._one(record, pieces)
                 if pieces.finish(status, [], body):
                     return status
             finally:
@@ -112,9 +113,9 @@ class _StreamedRequest(RequestOfStream):
         await self.messages.put_whole(written)
         return 200
 
-    async def _one(self, asked: InferRequest, pieces: PieceStream) -> tuple[int, RawHeaders, bytes]:
+    async def _one(self, record: RecordBody, pieces: PieceStream) -> tuple[int, RawHeaders, bytes]:
         """What becomes of the only record, whose pieces are taken as they come."""
-        whole, record = self.whole, asked.records[0]
+        whole = self.whole
         whole.body, whole.pieces = record.body, pieces
         whole.headers |= {"content-type": record.content_type, "accept": JSON}
         whole.headers.pop("content-encoding", None)

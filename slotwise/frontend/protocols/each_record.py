@@ -6,7 +6,7 @@ The request is let in as a whole or refused as a whole: it waits as one request 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import AnsweredBy
@@ -14,9 +14,8 @@ from slotwise.backends.interface import Refused
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
-from slotwise.frontend.protocols.records import RecordAnswer, RecordBody
+from slotwise.frontend.protocols.records import Found, RecordAnswer, RecordBody
 
-Found = Sequence[RecordBody | RecordAnswer]
 BUSY = 429
 TRIES = 2
 MIXED = "its records were answered by two archives of the model"

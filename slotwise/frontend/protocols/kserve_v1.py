@@ -6,8 +6,6 @@ Source: KServe's documentation, "V1 Inference Protocol".
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +20,7 @@ from slotwise.frontend.protocols.records import (
     RecordBody,
     limited,
     not_failed_alike,
+    of_base64,
     of_few_pieces,
 )
 
@@ -54,10 +53,7 @@ def records(body: bytes) -> list[RecordBody | RecordAnswer]:
 
 def _record(instance: Any, text: str) -> RecordBody | RecordAnswer:
     if isinstance(instance, dict) and instance.keys() == {"b64"}:
-        try:
-            return RecordBody(base64.b64decode(instance["b64"], validate=True))
-        except (binascii.Error, ValueError, TypeError):
-            return RecordAnswer.failed(400, "b64 is no base64")
+        return of_base64(instance["b64"], "b64")
     return RecordBody(text.encode(), JSON)
 
 

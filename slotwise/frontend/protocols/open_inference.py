@@ -28,7 +28,7 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     with_texts,
 )
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, parameters, records
-from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordAnswer, RecordBody, parsed
+from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordAnswer, parsed
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "model_repository" there is only the index
 LENGTH = "inference-header-content-length"
@@ -66,7 +66,7 @@ def request(body: bytes, header_length: str | None, model: ModelInput) -> InferR
     return infer_request(records_read, identity, wanted(content, model), model)
 
 
-def read_records(inputs: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+def read_records(inputs: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> Found:
     """The records of these inputs: one, unless they are the columns of a table. Raises ProtocolFault."""
     if model.takes == NAMED and not (len(inputs) == 1 and inputs[0].get("datatype") == "BYTES"):
         return named_records(inputs, binary, model)

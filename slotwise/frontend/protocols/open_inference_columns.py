@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
-from slotwise.frontend.protocols.open_inference_tensors import listed_texts, numbers_of, parts_of, shape_of, texts_of
+from slotwise.frontend.protocols.open_inference_tensors import (
+    are_base64,
+    listed_texts,
+    numbers_of,
+    parts_of,
+    shape_of,
+    texts_of,
+)
 from slotwise.frontend.protocols.records import JSON, MOST_RECORDS, ModelInput, ProtocolFault, RecordBody, limited
 
 V2_TYPES = {"float": "FP64", "int": "INT64", "bool": "BOOL", "text": "BYTES"}
@@ -84,6 +91,8 @@ def _values(tensor: Mapping[str, Any], shape: Sequence[int], part: memoryview | 
     if tensor.get("datatype") != "BYTES":
         values: list[Any] = numbers_of(tensor, shape, part).tolist()
         return values
+    if are_base64(tensor):
+        raise ProtocolFault(f"{tensor.get('name')!r} says that it is base64, and texts are taken")
     count = math.prod(shape)
     texts = listed_texts(tensor) if part is None else list(texts_of(part, count))
     if len(texts) != count:

@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
 from slotwise.frontend.protocols.open_inference_named import V2_TYPES, described_tensors, has_outputs, named_values
-from slotwise.frontend.protocols.records import NO_TEXT, ModelInput, RecordAnswer, RecordBody, not_failed_alike
+from slotwise.frontend.protocols.records import NO_TEXT, Found, ModelInput, RecordAnswer, not_failed_alike
 from slotwise.worker.labels import EVERY_SCORE, unlisted
 
 ANSWERS = {"answer": "BYTES"}
@@ -26,7 +26,7 @@ class InferRequest:
     in_full: some of them need every score, for which the model is to be asked.
     """
 
-    records: Sequence[RecordBody]
+    records: Found
     identity: str
     outputs: Mapping[str, bool]
     in_full: bool = False
@@ -60,7 +60,7 @@ def described(model: ModelInput) -> list[dict[str, Any]]:
     return [{"name": name, "datatype": kind, "shape": [-1, *wide.get(name, [])]} for name, kind in output_types(model).items()]
 
 
-def infer_request(records: Sequence[RecordBody], identity: str, outputs: Mapping[str, bool], model: ModelInput) -> InferRequest:
+def infer_request(records: Found, identity: str, outputs: Mapping[str, bool], model: ModelInput) -> InferRequest:
     """A request for these outputs of a model."""
     return InferRequest(records, identity, outputs, not outputs.keys().isdisjoint(rows_of_scores(model)))
 

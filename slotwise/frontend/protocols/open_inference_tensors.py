@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from slotwise.frontend.protocols.records import JSON, ModelInput, ProtocolFault, RecordBody, limited
+from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordBody, limited, of_base64
 
 NUMBERS = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -42,7 +42,7 @@ def binary_copies(datatype: str) -> int:
     return 2 if datatype == "BYTES" else 1 + 8 // width
 
 
-def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> list[RecordBody]:
+def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> Found:
     """The records of the one input. Its data are a list, or all of `binary`. Raises ProtocolFault."""
     datatype, shape = tensor.get("datatype"), shape_of(tensor)
     limited(shape[0])
@@ -54,10 +54,10 @@ def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) ->
     if datatype == "BYTES":
         if math.prod(shape[1:]) != 1:
             raise ProtocolFault("BYTES have the shape [n] or [n, 1]: each element is a record")
-        elements = list(map(RecordBody, texts_of(binary, shape[0]))) if size is not None else _listed(tensor, model)
-        if len(elements) != shape[0]:
-            raise ProtocolFault(f"the shape says {shape[0]} elements, {len(elements)} are there")
-        return elements
+        texts = list(texts_of(binary, shape[0])) if size is not None else listed_texts(tensor)
+        if len(texts) != shape[0]:
+            raise ProtocolFault(f"the shape says {shape[0]} elements, {len(texts)} are there")
+        return [of_base64(text, "an element") for text in texts] if are_base64(tensor) else _elements(texts, model)
     if _type_of(tensor) and model.takes != "tensor":
         raise ProtocolFault(f"this model takes a {model.takes} a record, as BYTES", 415)
     return _rows(tensor, shape, binary if size is not None else None, model)
@@ -124,12 +124,16 @@ def texts_of(binary: memoryview, count: int) -> Iterator[bytes]:
         at += length
 
 
-def _listed(tensor: Mapping[str, Any], model: ModelInput) -> list[RecordBody]:
-    """BYTES as a list: bytes over gRPC, and texts as JSON. A picture can only stand there as base64."""
-    texts = listed_texts(tensor)
-    if texts and all(isinstance(element, bytes) for element in texts):
+def are_base64(tensor: Mapping[str, Any]) -> bool:
+    """Whether a tensor says that its elements are base64."""
+    return parameters(tensor).get("content_type") == "base64"
+
+
+def _elements(texts: Sequence[Any], model: ModelInput) -> list[RecordBody]:
+    """BYTES: bytes as binary data and over gRPC, and texts as JSON. A picture can only stand there as base64."""
+    if all(isinstance(element, bytes) for element in texts):
         return [RecordBody(element) for element in texts]
-    if model.takes == "picture" or parameters(tensor).get("content_type") == "base64":
+    if model.takes == "picture":
         return [RecordBody(json.dumps({"b64": text}).encode(), JSON) for text in texts]
     try:
         return [RecordBody(text.encode()) for text in texts]

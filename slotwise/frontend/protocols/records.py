@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from collections.abc import AsyncIterable, Sequence
 from dataclasses import dataclass
@@ -75,6 +77,17 @@ class RecordAnswer:
         value = self.value
         error = value.get("error") if isinstance(value, dict) else None
         return str(error.get("message")) if isinstance(error, dict) else "the model failed on this record"
+
+
+Found = Sequence[RecordBody | RecordAnswer]  # the records of a request, or the error of one that cannot be read
+
+
+def of_base64(text: Any, called: str) -> RecordBody | RecordAnswer:
+    """The record whose bytes these are in base64; the error of one that is none. called: what stands there."""
+    try:
+        return RecordBody(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError, TypeError):
+        return RecordAnswer.failed(400, f"{called} is no base64")
 
 
 @dataclass(frozen=True)

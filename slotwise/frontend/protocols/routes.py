@@ -23,11 +23,11 @@ from slotwise.frontend.http import openapi
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
-from slotwise.frontend.protocols.each_record import Found, answered
+from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
 from slotwise.frontend.protocols.known_model import answering, by_one_version, found_model, known_version, model_input, versions
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
-from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, ModelInput, ProtocolFault, RecordAnswer, failed_alike
+from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, Found, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
 
 REPLY_COPIES = 8  # of the answers, while one reply is made of them: as texts, in lists, joined, encoded
