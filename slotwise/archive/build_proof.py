@@ -109,15 +109,9 @@ def _ended(why: str) -> dict[str, Any]:
 
 def _key(folder: Path) -> str:
     """A digest of all that a proof depends on."""
-    handler = folder / f"{_handler(folder)}.py"
-    versions = [sys.version, {name: version_of(name) for name in LIBRARIES}, imported_versions(handler)]
+    versions = [sys.version, {name: version_of(name) for name in LIBRARIES}, imported_versions(folder)]
     digest = hashlib.sha256(json.dumps([processor.named(), versions]).encode())
     for file in sorted(path for path in folder.rglob("*") if path.is_file() and "MAR-INF" not in path.parts):
         with file.open("rb") as source:
             digest.update(f"{file.relative_to(folder)} {hashlib.file_digest(source, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _handler(folder: Path) -> str:
-    manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
-    return str(manifest["model"]["handler"].partition(":")[0]).removesuffix(".py")

@@ -257,11 +257,42 @@ def test_another_version_of_what_it_imports_is_another_proof(tmp_path: Path, mon
     found = []
     for text in ("a = 1", "a = 2"):
         (library / "later" / "__init__.py").write_text(text)
-        found.append((_key(folder), imported_versions(folder / "mine.py")))
+        found.append((_key(folder), imported_versions(folder)))
     (first, imported), (second, others) = found
     assert first != second
     assert [line.split()[0] for line in imported] == [line.split()[0] for line in others] == ["later", "pytest"]
     assert imported[1] == f"pytest {pytest.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("net.py", "from blocks import Norm\n"),  # a given handler does not import it: weights.module names it
+        ("mine/layers.py", "def late():\n    import blocks.norm\n"),
+        ("mine/blocks.py", "from . import blocks\nimport blocks\n"),  # not the one beside it
+        ("stages/first/net.py", "import blocks\n"),
+    ],
+)
+@pytest.mark.parametrize("listed", [False, True])
+def test_another_version_of_what_any_module_of_the_archive_imports_is_another_proof(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, text: str, listed: bool
+) -> None:
+    library, folder = tmp_path / "site", tmp_path / "model"
+    for parent in (library, folder / "MAR-INF", (folder / place).parent, folder / "slotwise"):
+        parent.mkdir(parents=True, exist_ok=True)
+    (folder / place).write_text(text)
+    (folder / "slotwise" / "ours.py").write_text("import pytest\n")
+    if listed:
+        (folder / "MAR-INF" / "DIGESTS.json").write_text(json.dumps({"files": {place: "", "slotwise/ours.py": ""}}))
+        (folder / "blocks.py").write_text("installed = 'there by the server, for the archive'")
+    monkeypatch.syspath_prepend(str(library))
+    found = []
+    for value in (1, 2):
+        (library / "blocks.py").write_text(f"a = {value}")
+        found.append((_key(folder), *imported_versions(folder)))
+    assert [line.split()[0] for _, *lines in found for line in lines] == ["blocks", "blocks"]
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
 
 
 def test_what_a_handler_writes_beside_itself_is_not_packed(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def try_archive(folder: Path, name: str, mates: Sequence[int]) -> Iterator[Found
             handler.engine = handler.load(folder, handler.settings)
         except Exception:
             continue
-        if (about := identity(handler)) not in tried:
+        if (about := identity(handler, folder)) not in tried:
             tried.add(about)
             found = try_engine(handler, folder, name, mates)
             found.choice = {"engine": settings.engine, "precision": settings.precision}
@@ -89,7 +89,7 @@ def handler_of(folder: Path) -> type[BatchHandler]:
 def try_engine(handler: Any, folder: Path, name: str, mates: Sequence[int]) -> Found:
     """Ask for one row beside all kinds of mates, with every padding."""
     invited(handler, company(folder, handler))
-    about = identity(handler)
+    about = identity(handler, folder)
     found = Found(name, about.engine, about.version)
     rows = max(mates) + 1
     vars(handler)["max_rows"] = rows

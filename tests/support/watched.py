@@ -74,7 +74,12 @@ def served(given: Any) -> Any:
                 self.references = References(self, self.target)
             size, place = self.where
             among = self.references.at(size, place)
-            return {"got": body, "among copies": among, "size": size, "engine": identity(self).engine}, content_type
+            return {
+                "got": body,
+                "among copies": among,
+                "size": size,
+                "engine": identity(self, self.model_dir).engine,
+            }, content_type
 
     return Served
 

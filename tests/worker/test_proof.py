@@ -56,7 +56,7 @@ def carry(archive: Path, *verdicts: Any) -> None:
 
 def test_a_start_takes_over_the_verdict_that_the_archive_carries(archive: Path) -> None:
     handler = Counting()
-    carried = Verdict(True, sizes=(2, 3, 4, 8), about=identity(handler))
+    carried = Verdict(True, sizes=(2, 3, 4, 8), about=identity(handler, archive))
     carry(archive, "nonsense", carried.to_json())
     assert settle(handler, archive) == carried
     assert handler.calls == 0
@@ -66,7 +66,7 @@ def test_a_start_takes_over_the_verdict_that_the_archive_carries(archive: Path) 
 @pytest.mark.parametrize("other", [{"engine": "x"}, {"version": "numpy 0.1"}, {"processor": "another"}])
 def test_a_verdict_about_another_engine_version_or_processor_does_not_count(archive: Path, other: dict[str, str]) -> None:
     handler = Counting(mixes=True)
-    carry(archive, Verdict(True, sizes=(2, 8), about=replace(identity(handler), **other)).to_json())
+    carry(archive, Verdict(True, sizes=(2, 8), about=replace(identity(handler, archive), **other)).to_json())
     assert settle(handler, archive).separable is False
 
 
@@ -96,7 +96,7 @@ def test_what_was_proven_in_smaller_batches_is_tried_anew(archive: Path) -> None
 
 
 def test_what_the_archive_carries_counts_where_batches_as_large_were_tried(archive: Path) -> None:
-    about = identity(MixesThree())
+    about = identity(MixesThree(), archive)
     carry(archive, Verdict(True, sizes=(2,), about=about).to_json())
     assert settle(MixesThree(batch_size=8), archive).separable is False
     large = Verdict(True, sizes=(2, 3, 4, 8, 16), about=about)
@@ -174,12 +174,12 @@ def test_an_engine_that_rounds_to_bf16_may_move_a_row_farther(tmp_path: Path) ->
 
 def test_a_verdict_of_a_release_that_did_not_look_at_padding_is_found_anew(archive: Path) -> None:
     mean = Mean(item=[5, 9, 11, 4])
-    carry(archive, Verdict(True, sizes=(3, 4, 8), about=identity(mean)).to_json())
+    carry(archive, Verdict(True, sizes=(3, 4, 8), about=identity(mean, archive)).to_json())
     assert settle(mean, archive).separable is False
 
 
 def test_of_an_earlier_proof_only_that_rows_run_one_by_one_is_taken_over(archive: Path) -> None:
-    about = identity(Counting())
+    about = identity(Counting(), archive)
     believed = Verdict(True, sizes=(2, 3, 4, 8), about=about).to_json()
     del believed["proof"]  # as an archive of an earlier release has it, with today's worker in it
     for old in (believed, Verdict(None, "there are no mates to try", about=about, proof=1).to_json()):
@@ -311,11 +311,11 @@ def test_every_size_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:
     assert proven(handler, attempt, tmp_path, 64, 5.0).sizes == (2, 3, 4, 8, 16)
 
 
-def test_an_engine_of_the_authors_own_is_known_by_all_that_may_compute_for_it() -> None:
+def test_an_engine_of_the_authors_own_is_known_by_all_that_may_compute_for_it(tmp_path: Path) -> None:
     handler = Counting()
-    assert "numpy " in identity(handler).version
+    assert "numpy " in identity(handler, tmp_path).version
     handler.engine = type("Onnx", (), {"name": "onnxruntime", "precision": "fp32", "device": "cpu"})()
-    about = identity(handler)
+    about = identity(handler, tmp_path)
     assert about.engine == "onnxruntime fp32 cpu"
     assert about.version.startswith("onnxruntime ")
     assert kept(Path("nowhere"), about, 8) is None

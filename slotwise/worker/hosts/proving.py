@@ -46,7 +46,7 @@ def prove_all(kind: type[BatchHandler], model_dir: Path, tried: Sequence[Setting
         except Exception as error:
             failed[f"{settings.engine} {settings.precision}"] = fault_of(error, model_dir)["fault"]
             continue
-        about = identity(handler)
+        about = identity(handler, model_dir)
         if about not in verdicts:
             most = min(settings.batch_size, handler.max_rows or settings.batch_size)
             verdicts[about] = proven(handler, caller(handler), model_dir, most, budget_s)

@@ -6,12 +6,15 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from slotwise.worker.engines import processor
 from slotwise.worker.engines.versions import COMPUTES_WITH
+from slotwise.worker.environment.digests import DIGESTS
 from slotwise.worker.handler import BatchHandler
 
 # What may compute for an engine of the author's own, which does not say whose it is.
@@ -39,15 +42,18 @@ class About:
 NOBODY = About()
 
 
-def identity(handler: BatchHandler) -> About:
-    """What a verdict is about: the engine with its precision and device, its version, and the processor."""
+def identity(handler: BatchHandler, model_dir: Path) -> About:
+    """What a verdict is about: the engine with its precision and device, its version, and the processor.
+
+    model_dir: the folder of its archive.
+    """
     engine, settings = handler.engine, handler.settings
     name = getattr(engine, "name", type(engine).__name__)
     device = str(getattr(engine, "device", settings.device))
     libraries = (name, *COMPUTES_WITH.get(name, ())) if version_of(name) else LIBRARIES
     versions = [f"{library} {version}" for library in libraries if (version := version_of(library))]
-    module = sys.modules.get(type(handler).__module__)
-    versions += imported_versions(Path(getattr(module, "__file__", None) or ""))
+    module = getattr(sys.modules.get(type(handler).__module__), "__file__", None)
+    versions += imported_versions(model_dir, Path(module) if module else None)
     precision = getattr(engine, "precision", settings.precision)
     return About(f"{name} {precision} {device}", ", ".join(versions), processor.named(device))
 
@@ -62,35 +68,55 @@ def version_of(package: str) -> str:
     return ""
 
 
-def imported_versions(module: Path) -> list[str]:
-    """What a module and those beside it import from elsewhere, with its version, or else a digest of its file.
+def imported_versions(folder: Path, handler: Path | None = None) -> list[str]:
+    """What the archive in this folder imports from elsewhere, with its version, or else a digest of its file.
 
-    Also what is imported later, within a function. Left out are Python's own, ours, and what decodes. The files are read, and
-    nothing is imported.
+    Every module of the archive is read, a network's and a stage's, too, and what is imported later, within a function. handler:
+    its module, which may lie elsewhere: then also those beside it. Left out are Python's own, ours, and what decodes. Nothing
+    is imported.
     """
-    waiting, seen, elsewhere = [module], set[Path](), set[str]()
+    folder = folder.resolve()
+    listed = _modules(folder)
+    waiting, seen, elsewhere = [*listed, *([handler.resolve()] if handler else [])], set[Path](), set[str]()
     while waiting:
         file = waiting.pop()
         if file in seen or not file.is_file():
             continue
         seen.add(file)
-        for name in _imports(file):
-            own = [one for one in (module.parent / f"{name}.py", module.parent / name / "__init__.py") if one.is_file()]
-            waiting += own
+        inside = file.is_relative_to(folder)
+        place = folder if inside else file.parent
+        for name, relative in _imports(file):
+            beside = [one for one in (place / f"{name}.py", place / name / "__init__.py") if one.is_file()]
+            own = relative or any(one in listed for one in beside) if inside else bool(beside)
+            waiting += beside if own else []
             if not own and name not in sys.stdlib_module_names and name not in NOT_ASKED:
                 elsewhere.add(name)
     return [f"{name} {version}" for name in sorted(elsewhere) if (version := version_of(name) or _digest(name))]
 
 
-def _imports(file: Path) -> set[str]:
-    """The top-level names of what a file imports."""
+def _modules(folder: Path) -> set[Path]:
+    """The modules of an archive, without our own: those that its digests list; while it is built, all that are there."""
+    if (folder / DIGESTS).is_file():
+        names = json.loads((folder / DIGESTS).read_text("utf-8")).get("files", {})
+        return {folder / name for name in names if name.endswith(".py") and not name.startswith("slotwise/")}
+    found = set()
+    for place, folders, names in os.walk(folder):
+        here = Path(place)
+        left_out = "pyvenv.cfg" in names
+        folders[:] = [] if left_out else [one for one in folders if not (one == "slotwise" and here == folder)]
+        found |= {here / name for name in names if name.endswith(".py") and not left_out}
+    return found
+
+
+def _imports(file: Path) -> set[tuple[str, bool]]:
+    """The first names of what a file imports, and whether that is relative to its package."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError):
         return set()
-    names = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names = {(alias.name.partition(".")[0], False) for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return names | {
-        (node.module or "").partition(".")[0] or alias.name
+        ((node.module or "").partition(".")[0] or alias.name, node.level > 0)
         for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names

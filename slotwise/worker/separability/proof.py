@@ -82,7 +82,7 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
         return Verdict(None, "a batch has one row" if most == 1 else "it was not tried")
     if settings.deterministic:  # the number of threads counts, too, so no other worker's verdict is taken over
         return same_bytes(proven(handler, attempt, model_dir, most, settings.proof_s, thorough=True, clock=clock), most)
-    about = identity(handler)
+    about = identity(handler, model_dir)
     verdict = kept(model_dir, about, most)
     if verdict is None:
         verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
@@ -167,7 +167,7 @@ def proven(
     except Exception as error:
         logger.warning("the handler's hooks make nothing to try", exc_info=True)
         verdict = Verdict(None, f"the handler's hooks fail: {type(error).__name__}")
-    return replace(verdict, about=identity(handler))
+    return replace(verdict, about=identity(handler, model_dir))
 
 
 def _largest(most: int) -> int:
