@@ -63,6 +63,12 @@ class DeployedModel:
     live: LiveModel
     info: ArchiveInfo
 
+    @property
+    def ran_another(self) -> str:
+        """The content that workers run where the archive holds another one by now; "" where it does not, or nobody tells."""
+        others = {str(worker.got.get("archive") or "") for worker in self.live.workers} - {"", self.info.content}
+        return min(others, default="") if self.info.content else ""
+
     def settings(self, started_with: Profile) -> dict[str, Any]:
         """The settings that would register it again as it is."""
         return {
@@ -181,9 +187,8 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: 
         rows += _by_load(live, old, new, cores)
     if not _scales_by_itself(new, kind, len(live.workers)):
         rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
-    runs = {str(worker.got.get("archive") or "") for worker in live.workers} - {""}
-    if model.info.content and runs - {model.info.content}:
-        rows.append(("archive", min(runs - {model.info.content})[:12], model.info.content[:12], "restart"))
+    if model.ran_another:
+        rows.append(("archive", model.ran_another[:12], model.info.content[:12], "restart"))
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("worker")]
     rows += [(key, getattr(old, key), getattr(new, key), "restart") for key in Profile.section("ray") if kind == "ray"]
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]

@@ -23,8 +23,8 @@ Say = Callable[[str], None]
 def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> ServerRecord:
     """Stop what is left of the server, start it again and register these models; returns its new record.
 
-    A model whose archive is gone is left out, and one that does not become ready stays registered: `say` tells of both. Raises
-    SlotwiseError where the server itself does not start.
+    A model whose archive is gone is left out, one whose archive is another by now serves that, and one that does not become
+    ready stays registered: `say` tells of each. Raises SlotwiseError where the server itself does not start.
     """
     profile = record.effective_profile()
     models = list(_deployed(record, lives, say))
@@ -56,9 +56,14 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
 def _deployed(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> Iterable[DeployedModel]:
     for live in lives:
         try:
-            yield deployed(record, live)
+            model = deployed(record, live)
         except SlotwiseError as error:
             say(f"{live.name} {live.version} is left out: {error.message}")
+            continue
+        if ran := model.ran_another:
+            file, now = model.info.path.name, model.info.content[:12]
+            say(f"{live.name} {live.version} serves another archive than it ran: {file} holds {now} now, not {ran[:12]}")
+        yield model
 
 
 def _register(record: ServerRecord, models: list[DeployedModel], profile: Profile, can_register: bool, say: Say) -> None:

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from slotwise.archive.inspection import inspect
+from slotwise.client.live_model import live_model
 from slotwise.deploy import start_again, watchdog
 from slotwise.deploy.watchdog import Watchdog
 from slotwise.profiles.ports import Ports
 from slotwise.server.record import ServerRecord
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 
 
 class Pinged(http.server.BaseHTTPRequestHandler):
@@ -112,6 +117,21 @@ def test_one_that_is_stopped_or_was_replaced_is_left_alone(record: ServerRecord,
     assert not any(looks(dog, 20))
     (record.state_dir / "server.json").unlink()
     assert not any(looks(dog, 20))
+
+
+def test_a_restart_says_where_the_archive_is_another_one_by_now(record: ServerRecord) -> None:
+    described = {"modelName": "sums", "modelVersion": "1.0", "modelUrl": "sums.mar"}
+    archive = Path(shutil.copy(FIXTURES / "sums-0.2.0.mar", record.model_store / "sums.mar"))
+    now, said = inspect(archive), list[str]()
+    for content in (now.content, "", "f" * 64):
+        workers = [{"id": "1", "pid": 1, "status": "READY", "memoryUsage": 0, "got": {"archive": content}}]
+        live = live_model({**described, "modelVersion": now.version, "workers": workers}, record)
+        (model,) = start_again._deployed(record, [live], said.append)
+        assert model.info.content == now.content
+    (line,) = said
+    assert (
+        line == f"sums {now.version} serves another archive than it ran: sums.mar holds {now.content[:12]} now, not {'f' * 12}"
+    )
 
 
 def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
