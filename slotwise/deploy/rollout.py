@@ -98,6 +98,8 @@ def rollout(
             after=after,
             before=before,
             versions=(old.version, archive.version),
+            sha256=archive.sha256,
+            content=archive.content,
             shadow=plan.shadow,
             window_s=plan.window_s,
         )

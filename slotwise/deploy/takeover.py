@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from slotwise.archive.inspection import file_sha256
 from slotwise.deploy.canary_share import CanaryShare
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.rollout.record import interrupted, only_one
@@ -53,9 +54,10 @@ def is_registered(client: ManagementClient, name: str) -> bool:
 def take_over(client: ManagementClient, share: CanaryShare, after: Registration, say: Say) -> None:
     """Register the model itself as `after`, with as many workers as it has now, while `new` has every request.
 
-    Raises SlotwiseError; then the model is as it was, where that can be.
+    Raises SlotwiseError, also where `after` is not what was compared by now; then the model is as it was, where that can be.
     """
     model, before = share.record.model, dict(share.record.before)
+    _check_compared(client, share.record)
     share.write(phase="replacing", percent=100.0)
     if is_registered(client, model):
         share.drain(model)
@@ -67,11 +69,28 @@ def take_over(client: ManagementClient, share: CanaryShare, after: Registration,
     say(f"{model} becomes {after['archive']}")
     try:
         register_ready(client, model, after)
+        _check_runs(client, share.record, model)  # the file may have changed since it was looked at
     except BaseException:
         with suppress(SlotwiseError):
             client.unregister(model)
         register_ready(client, model, before)
         raise
+
+
+def _check_compared(client: ManagementClient, record: RolloutRecord) -> None:
+    """Raise SlotwiseError where the file is not, or `new` does not run, the archive that the roll-out began with."""
+    file = client.record.model_store / str(record.after["archive"])
+    if record.sha256 and not (file.is_file() and file_sha256(file) == record.sha256):
+        raise SlotwiseError(f"{file.name} is another archive than the one that was compared", "roll it out from the beginning")
+    if is_registered(client, record.new):
+        _check_runs(client, record, record.new)
+
+
+def _check_runs(client: ManagementClient, record: RolloutRecord, name: str) -> None:
+    """Raise SlotwiseError where a worker of this model says that it runs another archive."""
+    runs = {str(worker.got.get("archive") or "") for worker in client.describe(name).workers} - {"", record.content}
+    if record.content and runs:
+        raise SlotwiseError(f"{name} runs another archive than the one that was compared", "roll it out from the beginning")
 
 
 def withdraw(client: ManagementClient, share: CanaryShare, say: Say) -> None:
@@ -117,7 +136,7 @@ def settle(client: ManagementClient, record: RolloutRecord, say: Say) -> None:
     share = CanaryShare(record.adopted())
     passed = record.phase == "replacing"
     if not passed:  # whatever ends this process, too
-        share.record = replace(share.record, after=record.before)
+        share.record = replace(share.record, after=record.before, sha256="", content="")
     there, new_there = is_registered(client, record.model), is_registered(client, record.new)
     if not there and not new_there:
         say(f"a roll-out of {record.model} was interrupted; the server has neither of its archives any more")

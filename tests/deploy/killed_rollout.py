@@ -37,6 +37,7 @@ class Archive:
 
     path = Path("better.mar")
     version = "2.0"
+    sha256 = content = ""
 
 
 class Steps:

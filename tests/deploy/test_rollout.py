@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,11 +18,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from slotwise.archive.inspection import file_sha256
+from slotwise.deploy.canary_share import CanaryShare
 from slotwise.deploy.rollout import RolloutPlan, _steps
-from slotwise.deploy.takeover import forget_interrupted
+from slotwise.deploy.takeover import forget_interrupted, take_over
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
-from slotwise.frontend.rollout.record import interrupted, load_all
+from slotwise.frontend.rollout.record import RolloutRecord, interrupted, load_all
 from tests.frontend.live import StandInThread
 
 from . import killed_rollout
@@ -244,3 +246,61 @@ def test_a_shadow_is_refused_where_its_copies_must_not_be_sent() -> None:
     client: Any = SimpleNamespace(describe=lambda model: SimpleNamespace(workers=[1]))
     with pytest.raises(SlotwiseError, match="requests to digits must not be sent twice, so none is copied"):
         _steps(client, share, RolloutPlan([100.0], 1.0, shadow=True), print)
+
+
+class Registered:
+    """A server with a model store. later: what runs where NEW.mar is registered from now on."""
+
+    def __init__(self, store: Path, content: str) -> None:
+        self.record, self.content = SimpleNamespace(model_store=store), content
+        self.models, self.later = {"digits": "old", "digits--new": content}, content
+
+    def list(self) -> list[Any]:
+        return [SimpleNamespace(name=name) for name in self.models]
+
+    def describe(self, name: str) -> Any:
+        worker = SimpleNamespace(got={"archive": self.models[name]})
+        return SimpleNamespace(name=name, ready_workers=1, workers=(worker,))
+
+    def register(self, archive: str, *, name: str, **settings: Any) -> None:
+        self.models[name] = "old" if archive == "old.mar" else self.later
+
+    def unregister(self, name: str) -> None:
+        del self.models[name]
+
+    def wait_ready(self, *_: Any, **__: Any) -> None:
+        """At once."""
+
+
+@pytest.mark.parametrize("changed", ["", "file", "gone", "runs", "later"])
+def test_what_takes_the_models_place_is_what_was_compared(
+    tmp_path: Path, changed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+    file = tmp_path / "better.mar"
+    file.write_bytes(b"compared")
+    registration = {"initial_workers": 1}
+    record = RolloutRecord(
+        name="default",
+        pid=1,
+        started=0.0,
+        model="digits",
+        new="digits--new",
+        after={"archive": "better.mar", **registration},
+        before={"archive": "old.mar", **registration},
+        sha256=file_sha256(file),
+        content="new",
+    )
+    client, said = Registered(tmp_path, "new"), list[str]()
+    if changed == "file":
+        file.write_bytes(b"another")
+    elif changed == "gone":
+        file.unlink()
+    elif changed == "runs":
+        client.models["digits--new"] = "another"
+    elif changed == "later":
+        client.later = "another"
+    failing = pytest.raises(SlotwiseError, match="another archive than the one that was compared") if changed else nullcontext()
+    with failing:
+        take_over(client, CanaryShare(record), record.after, said.append)  # type: ignore[arg-type]
+    assert client.models["digits"] == ("old" if changed else "new")
