@@ -12,6 +12,7 @@ weights = "facebook/m2m100_418M"
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,11 +21,14 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.build import LEAST_MIB, build
 from slotwise.archive.download import shown
+from slotwise.archive.input_digests import changed_input
 from slotwise.archive.inspection import inspect
+from slotwise.archive.store import archive_file
 from slotwise.deploy.deploy import obtain
 from slotwise.errors import SlotwiseError
+from slotwise.files import project
 from slotwise.files.disk import check_writable
-from slotwise.model_spec import parse, read_toml
+from slotwise.model_spec import load_spec, parse, read_toml
 
 
 class ArchiveSource(BaseModel):
@@ -60,7 +64,7 @@ class ModelList(BaseModel):
 
 
 def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: None) -> list[ArchiveInfo]:
-    """Put every archive of the list at `path` into `store`, verified; what is there already stays.
+    """Put every archive of the list at `path` into `store`, verified; what is there already, and is just that, stays.
 
     Raises SlotwiseError for a list with a fault, and at the first archive that cannot be had.
     """
@@ -76,6 +80,22 @@ def fill(path: Path, store: Path, say: Callable[[str], None] = lambda message: N
 def _put(entry: ArchiveSource, store: Path, say: Callable[[str], None]) -> ArchiveInfo:
     say(entry.file or (entry.url and shown(entry.url)) or f"{entry.model} {entry.weights or ''}")
     if entry.model:
-        target = store / f"{entry.model}.mar"
-        return inspect(target if target.is_file() else build(entry.model, store, weights=entry.weights))
+        return _there(entry, store) or inspect(build(entry.model, store, weights=entry.weights))
     return obtain(entry.file or entry.url, store, sha256=entry.sha256 or None, say=say)
+
+
+def _there(entry: ArchiveSource, store: Path) -> ArchiveInfo | None:
+    """The archive of that model with those weights, where the store has it; None where it has another, or nobody tells."""
+    folder = project.model_folder(entry.model)
+    spec = load_spec(folder)
+    path = archive_file(store, spec.name, spec.version)
+    if not path.is_file() or (entry.weights and Path(entry.weights).exists()):
+        return None  # what a path holds may have changed: the build knows
+    info = inspect(path)
+    try:
+        report = json.loads(path.with_name(f"{path.stem}.report.json").read_text("utf-8"))
+        wanted = (info.sha256, entry.weights, None)
+        same = (report["sha256"], report["weights"], report.get("int8")) == wanted
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return info if same and not changed_input(info.inputs, folder, spec) and info.version == spec.version else None

@@ -101,6 +101,27 @@ def test_weights_by_id_are_built_once(tmp_path: Path, built: Path) -> None:
     assert (tmp_path / "out" / "toy.mar").stat().st_mtime_ns == before
 
 
+@pytest.mark.parametrize("change", ["weights", "version", "input", "report", "content"])
+def test_an_archive_of_other_weights_or_inputs_is_built_anew(tmp_path: Path, built: Path, change: str) -> None:
+    out, folder = tmp_path / "out", tmp_path / "models" / "toy"
+    text = '[[archive]]\nmodel = "toy"\nweights = "{}"\n'
+    fill(listed(tmp_path, text.format("weights.txt" if change == "content" else "some/id")), out)
+    wanted = {"weights": "another/id", "content": "weights.txt"}.get(change, "some/id")
+    if change == "version":
+        spec = folder / "model.toml"
+        spec.write_text(spec.read_text() + 'version = "2.0"\n')
+    elif change == "input":
+        (folder / "serve_toy.py").write_text(f"{HANDLER}# changed\n")
+    elif change == "report":
+        (out / "toy.report.json").unlink()
+    elif change == "content":
+        (tmp_path / "weights.txt").write_text("other weights")
+    (info,) = fill(listed(tmp_path, text.format(wanted)), out)
+    assert json.loads((out / f"{info.path.stem}.report.json").read_text())["weights"] == wanted
+    assert info.version == ("2.0" if change == "version" else "1.0")
+    assert info.inputs["serve_toy.py"] == sha256(folder / "serve_toy.py")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

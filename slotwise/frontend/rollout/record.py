@@ -33,7 +33,8 @@ class RolloutRecord(ProcessRecord):
     phase: "comparing", then "replacing" (`new` has every request while `model` itself becomes the new archive), and "leaving"
     (`model` has every request again, `new` is taken away). after, before: how to register `model` as the new archive, and as
     what it was: `archive` and the settings. versions: of both, the old one's first. sha256, content: of the new archive's file,
-    and what its workers report; "" where nobody tells. shadow: `new` gets copies, and nobody its answers. step: counts what was wanted before. interrupted: whoever wrote it has ended; `percent` is what holds since then.
+    and what its workers report; "" where nobody tells. shadow: `new` gets copies, and nobody its answers. step:
+    counts what was wanted before. interrupted: whoever wrote it has ended; `percent` is what holds since then.
     """
 
     model: str
