@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import console
-from slotwise.archive.input_digests import made_key
+from slotwise.archive.input_digests import input_digests, made_key
 from slotwise.archive.made_beside import left_beside, noting_what_is_left
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files import project
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 MEASURED = "measured.json"
+UNKEPT = "unkept"  # what was made of inputs that changed meanwhile; no key is like that
 MEASURES = re.compile(r"^def measure\(", re.MULTILINE)
 ENGINES = ("torch", "onnxruntime", "openvino", "transformers", "ctranslate2")
 
@@ -61,13 +62,26 @@ def run_make_script(folder: Path, spec: ModelSpec, weights: str | None, progress
                 return out, measured
             except SlotwiseError as error:
                 console.say(f"{spec.name}: what was made earlier does not hold here, it is made anew: {error.message}")
+        before = input_digests(folder, spec)
         with partial_folder(shelf / f"{out.name}.partial") as partial:
             console.say(f"{spec.name}: running its make.py (once; the result is kept)")
             _write(partial, _call(script, "make", partial, weights, progress))
             measured = _completed(partial, script, spec, progress)
+            left = left_beside(script, shelf)
+            _check_unchanged(before, folder, spec, left)
+            if made_key(folder, spec, weights, left) != out.name:
+                console.say(f"{spec.name}: files of its folder were changed while its make.py ran: the result is not kept")
+                out = shelf / UNKEPT
             shutil.rmtree(out, ignore_errors=True)
             partial.rename(out)
     return out, measured
+
+
+def _check_unchanged(before: Mapping[str, str], folder: Path, spec: ModelSpec, left: Mapping[str, str]) -> None:
+    """Raise SlotwiseError where an input that the archive will name is another by now. left: by make.py itself."""
+    now = input_digests(folder, spec)
+    if changed := sorted(name for name, sha256 in before.items() if now.get(name) not in (sha256, left.get(name, sha256))):
+        raise SlotwiseError(f"{spec.name}: {changed[0]} was changed while its make.py ran", "build it again")
 
 
 def _completed(out: Path, script: Path, spec: ModelSpec, progress: Progress) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.archive.make_script import installed_versions
+from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import versions
 
 pytest.importorskip("torch")
@@ -216,6 +217,36 @@ def test_data_that_has_changed_is_read_again(reading: Path, name: str, capsys: p
     assert kept_in(reading)[1] == 2
     (reading / "log.txt").write_text("made" * 5)  # a person's now
     assert kept_in(reading)[1] == 6
+
+
+EDITS = """
+import subprocess
+from pathlib import Path
+
+
+def make(out, weights, progress):
+    here = Path(__file__).parent
+    for name in ("data.csv", "labels.json"):  # what a person does meanwhile
+        if (here.parent / f"new-{name}").exists():
+            subprocess.run(["mv", here.parent / f"new-{name}", here / name], check=True)
+    (out / "net.bin").write_text((here / "data.csv").read_text() + (here / "labels.json").read_text())
+"""
+
+
+def test_what_was_changed_while_it_was_read_is_not_kept(reading: Path, tmp_path: Path) -> None:
+    (reading / "make.py").write_text(EDITS)
+    (reading / "log.txt").touch()
+    for name in ("data.csv", "labels.json"):
+        (reading / name).write_text("1")
+    (tmp_path / "new-data.csv").write_text("2")
+    assert kept_in(reading)[0] == "21"
+    (reading / "data.csv").write_text("1")
+    assert kept_in(reading)[0] == "11"
+    (tmp_path / "new-labels.json").write_text("3")
+    (reading / "data.csv").write_text("4")
+    with pytest.raises(SlotwiseError, match=r"labels\.json was changed while its make\.py ran"):  # the archive would name it
+        kept_in(reading)
+    assert kept_in(reading)[0] == "43"
 
 
 def test_data_behind_a_link_counts(reading: Path, tmp_path: Path) -> None:
