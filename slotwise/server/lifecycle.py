@@ -185,9 +185,11 @@ def stop(record: ServerRecord) -> None:
     end(record.run_id, 0)
     if record.kind == "triton":
         triton_process.remove_shared_memory(record.run_id)
-    _remove(record.tmp_dir)  # before its record: who is stopped here is found by the next start or stop
     stored = ServerRecord.load(record.state_dir)
-    if stored is None or stored.run_id == record.run_id:
+    its_own = stored is None or stored.run_id == record.run_id  # else another server of that name has the folder by now
+    if its_own or record.tmp_dir.parent != record.state_dir:
+        _remove(record.tmp_dir)  # before its record: who is stopped here is found by the next start or stop
+    if its_own:
         for leftover in ("server.json", "key_file.json"):
             (record.state_dir / leftover).unlink(missing_ok=True)
         shutil.rmtree(record.state_dir / "workers", ignore_errors=True)

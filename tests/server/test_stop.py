@@ -1,0 +1,67 @@
+"""What `stop` ends and takes away, and whose server it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from slotwise.files import project
+from slotwise.profiles.ports import Ports
+from slotwise.server import lifecycle
+from slotwise.server.processes import MARK, start_time
+from slotwise.server.record import ServerRecord
+
+Start = Callable[[str], ServerRecord]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project" / ".slotwise"
+    monkeypatch.setenv("SLOTWISE_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture
+def start(home: Path) -> Iterator[Start]:
+    """Starts a process that stands for the server "default"."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(run_id: str) -> ServerRecord:
+        folder = project.state_dir("default")
+        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: run_id}))
+        record = ServerRecord(
+            name="default",
+            kind="slotwise",
+            pid=started[-1].pid,
+            started=start_time(started[-1].pid),
+            ports=Ports(),
+            profile="cpu",
+            overrides={},
+            model_store=folder,
+            state_dir=folder,
+            tmp_dir=folder / "tmp",
+            run_id=run_id,
+        )
+        record.tmp_dir.mkdir(exist_ok=True)
+        record.save()
+        return record
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_folder_of_the_server_that_has_taken_its_place_is_left_to_it(start: Start) -> None:
+    first = start("first")
+    second = start("second")
+    lifecycle.stop(first)
+    assert not first.alive()
+    assert second.alive()
+    assert second.tmp_dir.is_dir()
+    lifecycle.stop(second)
+    assert not second.tmp_dir.exists()
