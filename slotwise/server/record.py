@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
-from slotwise.server.process_record import ProcessRecord
+from slotwise.server.process_record import ProcessRecord, content_of
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -99,9 +98,9 @@ class ServerRecord(ProcessRecord):
 
     @classmethod
     def load(cls, state_dir: Path) -> ServerRecord | None:
-        """The record in `state_dir`; None where there is none or it cannot be read."""
+        """The record in `state_dir`; None where there is none, it cannot be read, or it is another folder's."""
         try:
-            data: dict[str, Any] = json.loads((state_dir / "server.json").read_text("utf-8"))
+            data = content_of(state_dir / "server.json")
             paths = {key: Path(data[key]) for key in ("model_store", "state_dir", "tmp_dir")}
             return cls(**{**data, **paths, "ports": Ports(**data["ports"])})
         except (OSError, ValueError, TypeError, KeyError):

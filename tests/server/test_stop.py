@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from slotwise.commands.server import stop as stop_command
 from slotwise.files import project
 from slotwise.profiles.ports import Ports
-from slotwise.server import lifecycle
+from slotwise.server import lifecycle, process_record
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
 
@@ -65,3 +67,28 @@ def test_the_folder_of_the_server_that_has_taken_its_place_is_left_to_it(start: 
     assert second.tmp_dir.is_dir()
     lifecycle.stop(second)
     assert not second.tmp_dir.exists()
+
+
+def test_a_copy_of_the_folder_stops_nothing_and_a_link_to_it_does(
+    home: Path, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = start("run")
+    process_record.ProcessRecord(name="default", pid=record.pid, started=record.started).write(home / "default/watchdog.json")
+    copied = shutil.copytree(home.parent, home.parent.with_name("copied")) / ".slotwise"
+    monkeypatch.setenv("SLOTWISE_HOME", str(copied))
+    stop_command()
+    assert record.alive()
+    assert record.tmp_dir.is_dir()
+    assert f"{copied / 'default/server.json'} is a copy" in capsys.readouterr().err
+    home.parent.with_name("link").symlink_to(home.parent)
+    monkeypatch.setenv("SLOTWISE_HOME", str(home.parent.with_name("link") / ".slotwise"))
+    (home / "default/watchdog.json").unlink()
+    stop_command()
+    assert not record.alive()
+
+
+def test_a_folder_that_was_moved_still_stops_its_server(home: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = start("run")
+    monkeypatch.setenv("SLOTWISE_HOME", str(home.parent.rename(home.parent.with_name("moved")) / ".slotwise"))
+    stop_command()
+    assert not record.alive()

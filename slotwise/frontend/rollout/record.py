@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
-import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ from urllib.parse import quote
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
-from slotwise.server.process_record import ProcessRecord
+from slotwise.server.process_record import ProcessRecord, content_of
 from slotwise.server.processes import start_time
 
 Phase = Literal["comparing", "replacing", "leaving"]
@@ -110,7 +109,7 @@ def only_one(name: str, model: str) -> Iterator[None]:
 
 def _load(file: Path) -> RolloutRecord | None:
     try:
-        record = RolloutRecord(**json.loads(file.read_text("utf-8")))
+        record = RolloutRecord(**content_of(file))
     except (OSError, ValueError, TypeError):
         return None
     record = dataclasses.replace(record, versions=(record.versions[0], record.versions[1]))
