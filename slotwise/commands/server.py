@@ -178,13 +178,16 @@ def stop(name: Annotated[str, typer.Argument(help="The server's name.")] = "defa
     from slotwise.deploy.java_training import end_training
     from slotwise.files import project
     from slotwise.frontend.process import stop as stop_gateway
-    from slotwise.server.lifecycle import ServerRecord
+    from slotwise.server.lifecycle import ServerRecord, check_ours
     from slotwise.server.lifecycle import stop as stop_server
 
+    record = ServerRecord.load(project.state_root() / name)
+    if record is not None:
+        check_ours(record)  # before anything ends
     if stop_gateway(name):  # first: it answers what is in flight
         say("gateway stopped")
     watchdog.end(name)  # it would start the server again
-    record = ServerRecord.load(project.state_root() / name)
+    record = ServerRecord.load(project.state_root() / name)  # as it is by now
     ran = record is not None and record.alive()
     if record is not None:
         end_training(record.state_dir)

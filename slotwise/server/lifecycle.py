@@ -172,8 +172,24 @@ def wait_until_ended(
     return record
 
 
+def check_ours(record: ServerRecord) -> None:
+    """Raise SlotwiseError where the server runs as another user, who alone can end it."""
+    try:
+        if record.alive():
+            os.kill(record.pid, 0)
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        message = f"the server {record.name} (pid {record.pid}) is another user's: it runs on"
+        raise SlotwiseError(message, "that user, or root, can stop it") from None
+
+
 def stop(record: ServerRecord) -> None:
-    """End the server and every process it started; also where it crashed and left some behind."""
+    """End the server and every process it started; also where it crashed and left some behind.
+
+    Raises SlotwiseError, and leaves its files as they are, where it is another user's or does not end.
+    """
+    check_ours(record)
     if record.alive():
         _say_stopping(record)
         with contextlib.suppress(subprocess.TimeoutExpired, OSError):  # its folder may be gone: then it is ended without it
@@ -183,6 +199,8 @@ def stop(record: ServerRecord) -> None:
                 run_start_module(record, ["--stop"])
         end(record.run_id, HOST_STOP_TIMEOUT_S if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
     end(record.run_id, 0)
+    if record.alive():
+        raise SlotwiseError(f"the server {record.name} (pid {record.pid}) does not end: it runs on", "`ps` shows its state")
     if record.kind == "triton":
         triton_process.remove_shared_memory(record.run_id)
     stored = ServerRecord.load(record.state_dir)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from slotwise.commands.server import stop as stop_command
+from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.server import lifecycle, process_record
@@ -32,7 +34,8 @@ def start(home: Path) -> Iterator[Start]:
     """Starts a process that stands for the server "default"."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(run_id: str) -> ServerRecord:
+    def start(run: str) -> ServerRecord:
+        run_id = f"{run}-{uuid.uuid4().hex}"  # what others start on this machine is none of its processes
         folder = project.state_dir("default")
         started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: run_id}))
         record = ServerRecord(
@@ -92,3 +95,29 @@ def test_a_folder_that_was_moved_still_stops_its_server(home: Path, start: Start
     monkeypatch.setenv("SLOTWISE_HOME", str(home.parent.rename(home.parent.with_name("moved")) / ".slotwise"))
     stop_command()
     assert not record.alive()
+
+
+def test_another_users_server_is_not_said_to_be_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = start("run")
+
+    def refused(pid: int, number: int) -> None:
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", refused)
+        patched.setattr(lifecycle, "end", lambda run_id, patience_s: None)
+        with pytest.raises(SlotwiseError, match=r"is another user's: it runs on"):
+            stop_command()
+    assert ServerRecord.load(record.state_dir) == record
+    assert record.tmp_dir.is_dir()
+
+
+def test_one_that_does_not_end_keeps_its_record(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = start("run")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", lambda pid, number: None)
+        patched.setattr(lifecycle, "end", lambda run_id, patience_s: None)
+        with pytest.raises(SlotwiseError, match="does not end: it runs on"):
+            stop_command()
+    assert record.tmp_dir.is_dir()
+    assert ServerRecord.load(record.state_dir) is not None
