@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -55,7 +55,7 @@ class Snapshots:
         """Write one. models: every version, and whether it is its model's default. A disk that takes nothing is only logged."""
         import javaproperties  # noqa: PLC0415  optional, the extra gateway
 
-        now = datetime.now()  # local, as TorchServe names and sorts them
+        now = _after(newest(self.folder), datetime.now())  # local, as TorchServe names and sorts them
         name = f"{now:%Y%m%d%H%M%S}{now.microsecond // 1000:03d}-{occasion}.cfg"
         described: dict[str, dict[str, Any]] = {}
         for model, default in models:
@@ -69,6 +69,16 @@ class Snapshots:
                 javaproperties.dump(keys, file, timestamp=False, comments="Saving snapshot", sort_keys=True)
         except OSError as error:
             log.error("no snapshot can be written to %s: %s", self.folder, error.strerror or error)
+
+
+def _after(last: Path | None, now: datetime) -> datetime:
+    """The time to name a snapshot by: later than the last one's, also where the clock was set back."""
+    try:
+        return (
+            now if last is None else max(now, datetime.strptime(last.name[:17], "%Y%m%d%H%M%S%f") + timedelta(milliseconds=1))
+        )
+    except ValueError:  # digits that are no time
+        return now
 
 
 def newest(folder: Path) -> Path | None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 
+from slotwise.drop_in import snapshots
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.configuration import Address, Configuration, configured
 from slotwise.drop_in.known_keys import KEYS, remarks
 from slotwise.drop_in.model_table import shown_word
 from slotwise.drop_in.server import profile_of
-from slotwise.drop_in.snapshots import models_of
+from slotwise.drop_in.snapshots import Snapshots, models_of, newest
 from slotwise.drop_in.web_apis import printable
 from slotwise.errors import SlotwiseError
 from slotwise.worker.environment.cores import available_cores
@@ -180,3 +182,19 @@ def test_no_line_has_the_secret_of_an_address() -> None:
         assert "url=https://bucket/x.mar" in line
         assert "batch_size=4" in line
     assert printable("/models?url=a.mar&synchronous=true") == "/models?url=a.mar&synchronous=true"
+
+
+def test_a_snapshot_is_the_newest_one_also_where_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:
+            return times.pop(0)
+
+    times = [datetime(2026, 10, 25, 2, 55), datetime(2026, 10, 25, 2, 5), datetime(2026, 10, 25, 3, 5)]
+    monkeypatch.setattr(snapshots, "datetime", Clock)
+    for mark in "abc":
+        Snapshots(Path("logs/config"), {"mark": mark}).save("snapshot", [])
+        last = newest(Path("logs/config"))
+        assert last is not None
+        assert f"mark={mark}" in last.read_text()
+    assert last.name.startswith("20261025030500000")
