@@ -17,6 +17,7 @@ from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, Obser
 from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.files.disk import written_whole
 from slotwise.frontend import process
 from slotwise.frontend.rollout import swap
 from slotwise.frontend.rollout.record import need_none as need_no_rollout
@@ -54,15 +55,16 @@ def scale(state: ObservedState, desired: DesiredState, differences: Sequence[Dif
     The desired profile becomes the one that the server was started with, so that models which are registered later get its
     number of workers, too.
     """
+    record = dataclasses.replace(state.record, overrides=dict(desired.overrides))
+    with written_whole(record.state_dir / "profile.json") as profile:  # first: a full disk changes nothing
+        profile.write_text(desired.profile.model_dump_json(indent=2), "utf-8")
+        record.save(project.state_dir(record.name))
     with ManagementClient(state.record) as client:
         for change in differences:
             if change.model is None or change.needs != "scale":
                 continue
             say(f"scaling {change.model} {change.version} to {change.declared} workers")
             scaling.scale(client, change.model, change.declared, change.version, force=True)  # it was checked before
-    record = dataclasses.replace(state.record, overrides=dict(desired.overrides))
-    (record.state_dir / "profile.json").write_text(desired.profile.model_dump_json(indent=2), "utf-8")
-    record.save(project.state_dir(record.name))
 
 
 def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -242,3 +243,23 @@ def test_the_old_profile_comes_back(servers: Servers) -> None:
 def test_when_neither_comes_up_both_reasons_are_said(servers: Servers) -> None:
     with pytest.raises(SlotwiseError, match=r"did not come up \(ei is broken\), nor did the old one: cpu is broken"):
         apply.carry_out(state(), declared("ei"), RESTART, lambda message: None)
+
+
+def test_a_full_disk_leaves_the_profile_that_the_server_was_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(record: ServerRecord, folder: Path | None = None) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def asked(record: ServerRecord) -> None:
+        pytest.fail("something was scaled")
+
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(apply, "ManagementClient", asked)
+    monkeypatch.setattr(ServerRecord, "save", full)
+    before = replace(state(), record=replace(record(), state_dir=tmp_path))
+    (tmp_path / "profile.json").write_text(before.started_with.model_dump_json())
+    with pytest.raises(OSError, match="No space left"):
+        apply.scale(before, declared("cpu", batch_size="7"), [], print)
+    assert before.record.effective_profile().batch_size == before.started_with.batch_size
+    assert [file.name for file in tmp_path.glob("*partial")] == []

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import written_whole
 from slotwise.profiles.render import render_properties
 from slotwise.profiles.server_logs import log4j2
 from slotwise.server.java import cache as java_cache
@@ -59,7 +60,8 @@ def write_config(record: ServerRecord, profile: Profile, models: Mapping[str, An
     for stale in ("key_file.json", "server.log"):
         (record.state_dir / stale).unlink(missing_ok=True)
     shutil.rmtree(record.state_dir / "workers", ignore_errors=True)
-    (record.state_dir / "profile.json").write_text(profile.model_dump_json(indent=2), "utf-8")
+    with written_whole(record.state_dir / "profile.json") as partial:
+        partial.write_text(profile.model_dump_json(indent=2), "utf-8")
     if record.kind not in MODULES:
         return
     text = render_properties(profile, record.kind, model_store=record.model_store, ports=record.ports, models=models)
