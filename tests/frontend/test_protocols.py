@@ -157,6 +157,28 @@ def test_a_sequence_is_not_dropped_in_silence() -> None:
         assert refused.value.status == 400
 
 
+@pytest.mark.parametrize(
+    ("data", "shape", "taken"),
+    [
+        ([[1, 2], [3, 4], [5, 6]], [3, 2], True),
+        ([1, 2, 3, 4, 5, 6], [3, 2], True),
+        ([[[1, 2]], [[3, 4]], [[5, 6]]], [3, 2], True),
+        ([[1], [2], [3]], [3], True),
+        ([[1, 2, 3], [4, 5, 6]], [3, 2], False),
+        ([[1, 2, 3, 4, 5, 6]], [3, 2], False),
+        ([[[1, 2], [3, 4], [5, 6]]], [3, 1, 2], True),
+        ([[[1, 2, 3], [4, 5, 6]]], [1, 3, 2], False),
+    ],
+)
+def test_nested_lists_that_contradict_the_shape_are_refused(data: Any, shape: list[int], taken: bool) -> None:
+    content = numbers(data, shape)
+    if taken:
+        assert b"".join(bodies(read(content, ModelInput("tensor")).records)) == np.ravel(np.array(data, "<f4")).tobytes()
+    else:
+        with pytest.raises(ProtocolFault, match="the shape says"):
+            read(content, ModelInput("tensor"))
+
+
 UNREAD = [
     ({"sequence_start": True}, NO_SEQUENCE),
     ({"sequence_end": True}, NO_SEQUENCE),

@@ -74,7 +74,7 @@ def named_values(
     for output in outputs:
         dtype, shape = known[output]
         empty: Any = [False if dtype == "bool" else 0] * math.prod(shape)
-        values = [number for one in answers for number in (empty if one is None else flat([one[output]]))]
+        values = [number for one in answers for number in (empty if one is None else flat([one[output]], [1, *shape]))]
         yield output, V2_TYPES[dtype], [len(answers), *shape], values
 
 

@@ -143,7 +143,7 @@ def _elements(texts: Sequence[Any], model: ModelInput) -> list[RecordBody]:
 
 def listed_texts(tensor: Mapping[str, Any]) -> list[Any]:
     """BYTES as a list: all bytes, or all texts. Raises ProtocolFault."""
-    texts = flat(tensor.get("data"))
+    texts = flat(tensor.get("data"), shape_of(tensor))
     if not all(isinstance(text, str) for text in texts) and not all(isinstance(element, bytes) for element in texts):
         raise ProtocolFault("BYTES as JSON are texts")
     return texts
@@ -168,7 +168,7 @@ def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryvi
             raise ProtocolFault(f"the shape says {count * kind.itemsize} bytes, {len(binary)} are there")
         values = np.frombuffer(binary, kind)
     else:
-        numbers = flat(tensor.get("data"))
+        numbers = flat(tensor.get("data"), shape)
         if len(numbers) != count:
             raise ProtocolFault(f"the shape says {count} numbers, {len(numbers)} are there")
         if not all(type(number) in (int, float) or (datatype == "BOOL" and type(number) is bool) for number in numbers):
@@ -195,16 +195,23 @@ def _whole(numbers: list[Any], datatype: str) -> list[Any]:
     return numbers
 
 
-def flat(data: Any) -> list[Any]:
-    """The elements of nested lists, row by row. Raises ProtocolFault where two lists of one depth differ in length."""
+def flat(data: Any, shape: Sequence[int]) -> list[Any]:
+    """The elements of a list, or of nested lists row by row.
+
+    Raises ProtocolFault where two lists of one depth differ in length, or the lengths are not the shape's: it would be another
+    order. Sides of one change none.
+    """
     if not isinstance(data, list):
         raise ProtocolFault("the input has no data")
     found: list[Any] = data
+    lengths = [len(data)]
     while found and isinstance(found[0], list):
-        length = len(found[0])
-        if not all(isinstance(row, list) and len(row) == length for row in found):
+        lengths.append(len(found[0]))
+        if not all(isinstance(row, list) and len(row) == lengths[-1] for row in found):
             raise ProtocolFault("the data are lists of unequal length")
         found = [element for row in found for element in row]
+    if len(lengths) > 1 and [side for side in lengths if side != 1] != [side for side in shape if side != 1]:
+        raise ProtocolFault(f"the data are lists of {lengths[:MOST_SIDES]}, and the shape says {list(shape)}")
     return found
 
 
