@@ -362,3 +362,9 @@ async def test_metrics_count_what_happened(make_front: MakeFront) -> None:
     ):
         assert line in text.splitlines()
     assert "nosuch" not in text
+
+
+@pytest.mark.parametrize("path", ["/predictions/digits/", "/v2/models/digits/", "/healthz/"])
+async def test_a_slash_too_many_is_an_error_and_no_redirection(make_front: MakeFront, path: str) -> None:
+    answer = await (await make_front()).client.post(path, content=b"1")
+    assert error(answer)["code"] == 404

@@ -162,6 +162,10 @@ async def test_a_key_sees_its_own_models_and_no_other(make_front: MakeFront, tmp
             for part in ("config", "stats", "versions/1.0/config", "versions/1.0/stats"):
                 answer = await client.get(f"/v2/models/{MODEL}/{part}", headers=headers)
                 assert answer.status_code == (200 if MODEL in seen else 403), answer.text
+            for path in (f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/versions/1.0"):
+                assert (await client.get(path, headers=headers)).status_code == (200 if MODEL in seen else 403)
+            example = await client.get(f"/examples/{MODEL}/none.png", headers=headers)
+            assert example.status_code == (404 if MODEL in seen else 403)
             hidden = await client.get("/v2/models/nobody/config", headers=headers)
             assert hidden.status_code == (404 if MODEL in seen else 403)
         for path in ("/v2/models/stats", f"/v2/models/{MODEL}/config"):
@@ -170,7 +174,7 @@ async def test_a_key_sees_its_own_models_and_no_other(make_front: MakeFront, tmp
     async with port_of(front) as call:
         listed = await call("RepositoryIndex", CLASSES["RepositoryIndexRequest"](), x_api_key=narrow)
         assert [entry.name for entry in listed.models] == ["captions"]
-        for name in ("ModelConfig", "ModelStatistics"):
+        for name in ("ModelConfig", "ModelStatistics", "ModelMetadata"):
             async with refused("PERMISSION_DENIED"):
                 await call(name, CLASSES[f"{name}Request"](name=MODEL), x_api_key=narrow)
             async with refused("UNAUTHENTICATED"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from slotwise.backends.interface import Refused
 from slotwise.frontend.certificates import CertificateFiles
-from slotwise.frontend.frontend import FRESH_S, Gateway
+from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import Call
 from slotwise.frontend.grpc.infer import Infer
@@ -14,7 +13,7 @@ from slotwise.frontend.grpc.open_inference_messages import MESSAGES, SERVICE
 from slotwise.frontend.grpc.service import GrpcService, Messages
 from slotwise.frontend.http.client_connections import ConnectionLimits
 from slotwise.frontend.protocols import open_inference, triton_extensions
-from slotwise.frontend.protocols.known_model import found_model, model_input, versions
+from slotwise.frontend.protocols.known_model import found_model, model_input, permitted_model, versions
 
 OPEN = {"ServerLive", "ServerReady"}  # need no key
 
@@ -61,9 +60,7 @@ class InferenceService(GrpcService):
 
     async def _model_metadata(self, call: Call, messages: Messages) -> bytes:
         message = MESSAGES.parsed("ModelMetadataRequest", await self.read(messages, call))
-        await self.gateway.refresh(FRESH_S)
-        if found_model(self.gateway, message.name, message.version) is None:
-            raise Refused(404, f"there is no model {message.name} {message.version}".strip(), logged="there is no such model")
+        await permitted_model(self.gateway, call.key, message.name, message.version)
         takes = model_input(self.gateway, message.name, message.version)
         content = open_inference.metadata(message.name, versions(self.gateway, message.name), takes)
         return open_inference_grpc.plain("ModelMetadataResponse", content)

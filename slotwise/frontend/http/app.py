@@ -63,6 +63,7 @@ def build_app(
         docs_url=None,
         redoc_url=None,
         lifespan=lifespan,
+        redirect_slashes=False,  # a 307 without a body looks like a success to whoever does not follow it
     )
     forward = Forward(gateway)
     _add_forwards(app, gateway, forward)
@@ -185,10 +186,17 @@ def _card_json(name: str, card: ModelCard) -> dict[str, Any]:
 
 
 def _add_pages(app: FastAPI, gateway: Gateway) -> None:
-    answers: Answers = {200: openapi.content("*/*", "The body"), 404: openapi.failure("There is no such example")}
+    answers: Answers = {
+        200: openapi.content("*/*", "The body"),
+        404: openapi.failure("There is no such example"),
+        403: openapi.failure("Not this key's model"),
+    }
 
     @app.get("/examples/{model}/{name}", summary="An example body of a model", response_class=Response, responses=answers)
-    async def example(model: str, name: str) -> Response:
+    async def example(request: Request, model: str, name: str) -> Response:
+        key = request.scope.get("slotwise.key")
+        if key and not key.opens(model):
+            raise HTTPException(403, "this key may not use this model")
         body = gateway.card(model).examples.get(name)
         if body is None:
             raise HTTPException(404, "there is no such example")

@@ -25,7 +25,15 @@ from slotwise.frontend.observing.observer import OWN_ANSWER
 from slotwise.frontend.protocols import kserve_v1, open_inference, sagemaker, triton_extensions
 from slotwise.frontend.protocols.each_record import answered
 from slotwise.frontend.protocols.generate import Generate, GenerateStream
-from slotwise.frontend.protocols.known_model import answering, by_one_version, found_model, known_version, model_input, versions
+from slotwise.frontend.protocols.known_model import (
+    answering,
+    by_one_version,
+    found_model,
+    known_version,
+    model_input,
+    permitted_model,
+    versions,
+)
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest
 from slotwise.frontend.protocols.records import JSON, NOT_AS_ASKED, Found, ModelInput, ProtocolFault, RecordAnswer, failed_alike
 from slotwise.frontend.protocols.unpacking import unpack
@@ -216,10 +224,11 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     async def ready() -> JSONResponse:
         return JSONResponse({"ready": gateway.ready()}, 200 if gateway.ready() else 503)
 
-    async def described(model: str, version: str) -> JSONResponse:
-        await gateway.refresh(FRESH_S)
-        if found_model(gateway, model, version) is None:
-            return _missing(model, version)
+    async def described(request: Request, model: str, version: str) -> JSONResponse:
+        try:
+            await permitted_model(gateway, request.scope.get("slotwise.key"), model, version)
+        except Refused as refused:
+            return JSONResponse({"error": refused.message}, refused.status)
         return JSONResponse(open_inference.metadata(model, versions(gateway, model), model_input(gateway, model, version)))
 
     async def state(model: str, version: str) -> JSONResponse:
@@ -230,13 +239,17 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
     inputs, readiness = "a model's inputs and outputs", "200 while this model is ready"
 
-    @app.get("/v2/models/{model}", summary=f"Open Inference Protocol: {inputs}", responses=MISSING)
-    async def model_inputs(model: str) -> JSONResponse:
-        return await described(model, "")
+    @app.get("/v2/models/{model}", summary=f"Open Inference Protocol: {inputs}", responses=triton_extensions.REFUSED)
+    async def model_inputs(request: Request, model: str) -> JSONResponse:
+        return await described(request, model, "")
 
-    @app.get("/v2/models/{model}/versions/{version}", summary=f"Open Inference Protocol: {inputs}", responses=MISSING)
-    async def version_inputs(model: str, version: str) -> JSONResponse:
-        return await described(model, version)
+    @app.get(
+        "/v2/models/{model}/versions/{version}",
+        summary=f"Open Inference Protocol: {inputs}",
+        responses=triton_extensions.REFUSED,
+    )
+    async def version_inputs(request: Request, model: str, version: str) -> JSONResponse:
+        return await described(request, model, version)
 
     found_or_not = MISSING | NOT_READY
 
