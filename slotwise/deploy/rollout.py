@@ -83,6 +83,9 @@ def rollout(
                 settle(client, record, say)
         if model in {record.new for record in load_all(server.name)}:
             raise SlotwiseError(f"{model} is a roll-out's own", "name the model itself")
+        new = f"{model}--new"
+        if is_registered(client, new):  # by no roll-out: its archive would be lost
+            raise SlotwiseError(f"{new} is registered, and a roll-out needs that name", f"`slotwise unregister {new}`")
         old = _only_version(client, model)
         after = {"archive": archive.path.name, **settings}
         after["initial_workers"] = len(old.workers) or after["initial_workers"]
@@ -94,7 +97,7 @@ def rollout(
             pid=pid,
             started=start_time(pid),
             model=model,
-            new=f"{model}--new",
+            new=new,
             after=after,
             before=before,
             versions=(old.version, archive.version),
@@ -123,8 +126,6 @@ def _carried_out(client: ManagementClient, share: CanaryShare, plan: RolloutPlan
     new, after = share.record.new, share.record.after
     try:
         share.write()  # first, so that whoever finds MODEL--new knows what it is
-        if is_registered(client, new):
-            client.unregister(new)
         say(f"registering {after['archive']} as {new}")
         register_ready(client, new, after)
         outcome = _steps(client, share, plan, say)

@@ -211,6 +211,14 @@ def test_where_neither_archive_can_be_registered_the_new_one_goes_on_in_the_mode
 
 
 @pytest.mark.usefixtures("_quick")
+def test_a_model_of_the_name_that_a_roll_out_needs_is_left_alone(place: Place) -> None:
+    place.server.server.models = {"digits": 2, "digits--new": 1}
+    with pytest.raises(SlotwiseError, match="digits--new is registered, and a roll-out needs that name"):
+        killed_rollout.carry_out("digits", lambda line: None)
+    assert place.server.server.models == {"digits": 2, "digits--new": 1}
+
+
+@pytest.mark.usefixtures("_quick")
 def test_of_one_model_the_second_roll_out_is_refused_and_of_two_each_has_its_own(place: Place) -> None:
     place.server.server.models = {"digits": 2, "other": 1}
     begun = place.begin("rollout", 0)
