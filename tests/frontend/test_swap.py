@@ -124,6 +124,14 @@ def test_when_the_gateway_is_gone_the_old_one_is_stopped(start: Start, monkeypat
     assert not old.alive()
 
 
+@pytest.mark.parametrize("name", ["default-b", "default-old"])
+def test_a_server_that_was_started_by_a_name_that_is_needed_is_left_alone(start: Start, name: str) -> None:
+    old, other = start("default", Ports()), start(name, Ports())
+    with pytest.raises(SlotwiseError, match=f"a server {name} runs, and default needs that name"):
+        swap.swap(old, start)
+    assert sorted(pids()) == sorted([old.pid, other.pid])
+
+
 def test_the_next_swap_ends_what_one_that_failed_left(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     old = start("default", Ports())
     monkeypatch.setattr(swap, "running", lambda name: Gateway(fails(KeyboardInterrupt())))

@@ -32,16 +32,21 @@ StartReady = Callable[[str, Ports], ServerRecord]
 def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] = lambda message: None) -> ServerRecord:
     """Replace the server `old` by the one that `start_ready(name, ports)` starts; returns it under old's name.
 
+    Raises SlotwiseError where a server of one of the names that this needs was started on its own.
+
     start_ready starts a server of that (temporary) name on these ports, registers every model and returns once all are
     READY; when it raises, nothing of it is left running, `old` goes on serving, and the error is raised here.
     Where the gateway does not follow, where requests stay at `old` for longer than the gateway drains, or Ctrl-C comes before,
     both go on running, and `say` tells how to end them.
     """
     spare, former = _spare_name(old), f"{old.name}-old"
-    for name in (spare, former):
-        leftover = running_server(name)
-        if leftover is not None and leftover.run_id != old.run_id:
-            stop_server(leftover)  # of a swap that ended half-way
+    leftovers = [found for name in (spare, former) if (found := running_server(name)) and found.run_id != old.run_id]
+    for leftover in leftovers:
+        if leftover.state_dir.name == leftover.name:  # it was started by that name: perhaps it is no swap's
+            message = f"a server {leftover.name} runs, and {old.name} needs that name to change over"
+            raise SlotwiseError(message, f"`slotwise stop {leftover.name}` where it is not needed")
+    for leftover in leftovers:
+        stop_server(leftover)  # of a swap that ended half-way
     try:
         new = start_ready(spare, Ports.free())
     except BaseException:
