@@ -73,6 +73,11 @@ class LiveModel:
         return bool(self.workers) and all(worker.status == "ASLEEP" for worker in self.workers)
 
     @property
+    def contents(self) -> set[str]:
+        """Of which archives its workers say that they run (ArchiveInfo.content); several while they are replaced."""
+        return {str(worker.got.get("archive") or "") for worker in self.workers} - {""}
+
+    @property
     def readiness(self) -> str:
         """In words: "2 of 2 workers READY", or "asleep"."""
         return "asleep" if self.asleep else f"{self.ready_workers} of {len(self.workers)} workers READY"

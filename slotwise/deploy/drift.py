@@ -66,8 +66,7 @@ class DeployedModel:
     @property
     def ran_another(self) -> str:
         """The content that workers run where the archive holds another one by now; "" where it does not, or nobody tells."""
-        others = {str(worker.got.get("archive") or "") for worker in self.live.workers} - {"", self.info.content}
-        return min(others, default="") if self.info.content else ""
+        return min(self.live.contents - {self.info.content}, default="") if self.info.content else ""
 
     def settings(self, started_with: Profile) -> dict[str, Any]:
         """The settings that would register it again as it is."""

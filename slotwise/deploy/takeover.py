@@ -88,8 +88,7 @@ def _check_compared(client: ManagementClient, record: RolloutRecord) -> None:
 
 def _check_runs(client: ManagementClient, record: RolloutRecord, name: str) -> None:
     """Raise SlotwiseError where a worker of this model says that it runs another archive."""
-    runs = {str(worker.got.get("archive") or "") for worker in client.describe(name).workers} - {"", record.content}
-    if record.content and runs:
+    if record.content and client.describe(name).contents - {record.content}:
         raise SlotwiseError(f"{name} runs another archive than the one that was compared", "roll it out from the beginning")
 
 

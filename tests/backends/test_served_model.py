@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.archive.guarding.foreign import GUARD
-from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import model_queue
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.prints import FilePrints
@@ -115,16 +115,22 @@ def test_no_number_that_a_worker_says_ends_it(settings: ModelSettings) -> None:
     asyncio.run(history())
 
 
+async def waits_while_the_last_worker_goes(served: ServedModel) -> asyncio.Task[BackendAnswer]:
+    """A request that waits; the only worker has answered what it had, and is the last one."""
+    first = asyncio.create_task(served.answer(asked("slow")))
+    while not any(worker.busy for worker in served.queue.workers):
+        await asyncio.sleep(0.01)
+    waiting = asyncio.create_task(served.answer(asked("1")))
+    await asyncio.sleep(0)
+    served.scale(0)
+    assert (await first).body == b"answer to slow"
+    return waiting
+
+
 def test_what_waits_for_a_model_that_goes_is_refused_when_it_has_gone(settings: ModelSettings) -> None:
     async def history() -> None:
         async with serving(settings, 1) as served:
-            first = asyncio.create_task(served.answer(asked("slow")))
-            while not any(worker.busy for worker in served.queue.workers):
-                await asyncio.sleep(0.01)
-            waiting = asyncio.create_task(served.answer(asked("1")))
-            await asyncio.sleep(0)
-            served.scale(0)
-            assert (await first).body == b"answer to slow"
+            waiting = await waits_while_the_last_worker_goes(served)
             await served.close(0.2)
             with pytest.raises(Refused) as refused:
                 await asyncio.wait_for(waiting, 5)
@@ -139,13 +145,7 @@ def test_what_waits_for_a_model_without_workers_is_refused_at_once(settings: Mod
 
     async def history() -> None:
         async with serving(settings, 1) as served:
-            first = asyncio.create_task(served.answer(asked("slow")))
-            while not any(worker.busy for worker in served.queue.workers):
-                await asyncio.sleep(0.01)
-            waiting = asyncio.create_task(served.answer(asked("1")))
-            await asyncio.sleep(0)
-            served.scale(0)
-            assert (await first).body == b"answer to slow"
+            waiting = await waits_while_the_last_worker_goes(served)
             with pytest.raises(Refused, match="the model has no workers") as refused:
                 await asyncio.wait_for(waiting, 30)
             assert (refused.value.status, refused.value.retry_after_s, served.ledger.open) == (503, 1, 0)

@@ -267,8 +267,7 @@ class Registered:
         return [SimpleNamespace(name=name) for name in self.models]
 
     def describe(self, name: str) -> Any:
-        worker = SimpleNamespace(got={"archive": self.models[name]})
-        return SimpleNamespace(name=name, ready_workers=1, workers=(worker,))
+        return SimpleNamespace(name=name, ready_workers=1, workers=(1,), contents={self.models[name]})
 
     def register(self, archive: str, *, name: str, **settings: Any) -> None:
         self.models[name] = "old" if archive == "old.mar" else self.later

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +12,12 @@ import pytest
 
 from slotwise.commands.server import stop
 from slotwise.errors import SlotwiseError
-from slotwise.files import project
 from slotwise.frontend.rollout import swap
 from slotwise.server import lifecycle
-from slotwise.server.lifecycle import Ports, ServerRecord, all_running, running
-from slotwise.server.processes import start_time
+from slotwise.server.lifecycle import Ports, all_running, running
+from tests.support.sleeping_servers import Start, sleeping_servers
 
 Status = Callable[[], dict[str, Any]]
-Start = Callable[[str, Ports], ServerRecord]
 
 
 @dataclass
@@ -42,31 +38,8 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a process that stands for a server."""
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.setattr(lifecycle, "run_start_module", lambda record, options: psutil.Process(record.pid).kill())
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, ports: Ports) -> ServerRecord:
-        run_id, folder = f"run-{len(started)}", project.state_dir(name)
-        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, "SLOTWISE_RUN": run_id}))
-        record = ServerRecord(
-            name=name,
-            kind="torchserve",
-            pid=started[-1].pid,
-            started=start_time(started[-1].pid),
-            ports=ports,
-            profile="cpu",
-            overrides={},
-            model_store=folder,
-            state_dir=folder,
-            tmp_dir=folder / "tmp",
-            run_id=run_id,
-        )
-        record.save()
-        return record
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    with sleeping_servers("torchserve") as start:
+        yield start
 
 
 def fails(error: BaseException) -> Status:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,13 +11,12 @@ import pytest
 
 from slotwise.commands.server import stop as stop_command
 from slotwise.errors import SlotwiseError
-from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.server import lifecycle, process_record
-from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
+from tests.support.sleeping_servers import sleeping_servers
 
-Start = Callable[[str], ServerRecord]
+Start = Callable[[], ServerRecord]
 
 
 @pytest.fixture
@@ -32,38 +29,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def start(home: Path) -> Iterator[Start]:
     """Starts a process that stands for the server "default"."""
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(run: str) -> ServerRecord:
-        run_id = f"{run}-{uuid.uuid4().hex}"  # what others start on this machine is none of its processes
-        folder = project.state_dir("default")
-        started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: run_id}))
-        record = ServerRecord(
-            name="default",
-            kind="slotwise",
-            pid=started[-1].pid,
-            started=start_time(started[-1].pid),
-            ports=Ports(),
-            profile="cpu",
-            overrides={},
-            model_store=folder,
-            state_dir=folder,
-            tmp_dir=folder / "tmp",
-            run_id=run_id,
-        )
-        record.tmp_dir.mkdir(exist_ok=True)
-        record.save()
-        return record
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+    with sleeping_servers("slotwise") as started:
+        yield lambda: started("default", Ports())
 
 
 def test_the_folder_of_the_server_that_has_taken_its_place_is_left_to_it(start: Start) -> None:
-    first = start("first")
-    second = start("second")
+    first = start()
+    second = start()
     lifecycle.stop(first)
     assert not first.alive()
     assert second.alive()
@@ -75,7 +47,7 @@ def test_the_folder_of_the_server_that_has_taken_its_place_is_left_to_it(start: 
 def test_a_copy_of_the_folder_stops_nothing_and_a_link_to_it_does(
     home: Path, start: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record = start("run")
+    record = start()
     process_record.ProcessRecord(name="default", pid=record.pid, started=record.started).write(home / "default/watchdog.json")
     copied = shutil.copytree(home.parent, home.parent.with_name("copied")) / ".slotwise"
     monkeypatch.setenv("SLOTWISE_HOME", str(copied))
@@ -91,14 +63,14 @@ def test_a_copy_of_the_folder_stops_nothing_and_a_link_to_it_does(
 
 
 def test_a_folder_that_was_moved_still_stops_its_server(home: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = start("run")
+    record = start()
     monkeypatch.setenv("SLOTWISE_HOME", str(home.parent.rename(home.parent.with_name("moved")) / ".slotwise"))
     stop_command()
     assert not record.alive()
 
 
 def test_another_users_server_is_not_said_to_be_stopped(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = start("run")
+    record = start()
 
     def refused(pid: int, number: int) -> None:
         raise PermissionError
@@ -113,7 +85,7 @@ def test_another_users_server_is_not_said_to_be_stopped(start: Start, monkeypatc
 
 
 def test_one_that_does_not_end_keeps_its_record(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = start("run")
+    record = start()
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", lambda pid, number: None)
         patched.setattr(lifecycle, "end", lambda run_id, patience_s: None)

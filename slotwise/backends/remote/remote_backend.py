@@ -198,7 +198,7 @@ class RemoteBackend:
     def card(self, model: LiveModel) -> ModelCard:
         """See Backend. Its workers say what they run. While its file is gone or another one, what was read last holds."""
         store = self.upstream.record.model_store if self.upstream else Path()
-        file, runs = store / Path(model.archive).name, {str(one.got.get("archive") or "") for one in model.workers} - {""}
+        file, runs = store / Path(model.archive).name, model.contents
         of = (model.name, model.version)
         card, (archive, kept) = model_card(file, runs), self._cards.get(of, ("", None))
         if card is None and kept is not None and archive == model.archive and (not runs or kept.content in runs):
