@@ -72,9 +72,7 @@ def test_what_a_server_runs_keeps_its_card_though_the_file_is_gone_or_another(tm
     backend = RemoteBackend(anything, 1.0)
     backend.upstream = SimpleNamespace(record=SimpleNamespace(model_store=tmp_path))  # type: ignore[assignment]
     got = [hashlib.sha256(text).hexdigest() if said else None for text in (b"{}", b"another")]
-    live, new = (
-        {"name": "m", "version": "1.0", "archive": "m.mar", "contents": {one} - {None}} for one in got
-    )
+    live, new = ({"name": "m", "version": "1.0", "archive": "m.mar", "contents": {one} - {None}} for one in got)
     as_live, as_new = (SimpleNamespace(**one) for one in (live, new))
     path = archive(tmp_path / "m.mar", "captioner", {DIGESTS: "{}"}, hedge=False)
 
