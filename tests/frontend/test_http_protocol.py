@@ -78,6 +78,20 @@ async def test_a_body_over_the_limit_is_refused(connect: Connect, front: Front, 
     assert (front.server.seen, front.gateway.body_memory.now_bytes) == ([], 0)
 
 
+@pytest.mark.parametrize("path", ["/predictions/digits", "/v1/models/digits:predict"])
+async def test_who_still_sends_a_body_gets_the_answer_that_ends_its_connection(connect: Connect, path: str) -> None:
+    """Were the connection closed at once, what comes then would be answered with a reset, which can take the answer along."""
+    reader, writer = await connect()
+    writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n".encode())
+    for _ in range(6):
+        writer.write(bytes(100_000))
+        await writer.drain()
+        await asyncio.sleep(0.05)
+    async with asyncio.timeout(20):
+        assert (await answer(reader))[0] == 413
+        assert await reader.read() == b""
+
+
 async def test_a_request_after_one_that_was_refused_early_is_answered(connect: Connect, front: Front) -> None:
     """The rest of the first body comes after its answer, more than may wait for a request that reads."""
     reader, writer = await connect()

@@ -15,12 +15,15 @@ class AsgiCycle(RequestResponseCycle):
     """A request and its answer."""
 
     written = 0  # bytes of the answer's body
+    closes = False  # whether its connection, which does so, ends with it
 
     async def send(self, message: Any) -> None:
         """See RequestResponseCycle. Who was not told to send its body may do so or not: what comes next cannot be told."""
         if message["type"] == "http.response.start" and self.waiting_for_100_continue:
             message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
         await super().send(message)
+        if message["type"] == "http.response.start":
+            self.closes, self.keep_alive = not self.keep_alive, True
         self.written += len(message.get("body", b""))
 
 

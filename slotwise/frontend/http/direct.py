@@ -60,6 +60,11 @@ class DirectCycle(RequestResponseCycle):
     status = bytes_out = 0  # of an answer that somebody observes
     written = 0  # bytes of an answer that goes piece by piece
 
+    @property
+    def closes(self) -> bool:
+        """Whether its connection ends with it."""
+        return not self.keep_alive
+
     def leave(self) -> None:
         """Its client has gone."""
         if self.request is not None:
@@ -150,8 +155,6 @@ class DirectCycle(RequestResponseCycle):
         """Its answer is written."""
         self.response_complete = True
         self.message_event.set()
-        if not self.keep_alive:
-            self.transport.close()
         self.on_response()
 
     def _crash(self) -> None:

@@ -29,7 +29,7 @@ from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, Reque
 log = logging.getLogger("slotwise.gateway")
 
 AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
-LINGER_S = 2.0  # after a refusal what still comes is read away: a connection closed at once takes the answer along
+LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -51,7 +51,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._answer_pace: Pace | None = None  # while there is some of an answer that the client has not taken
         self._blank_line = False  # came before the next head, which one may
         self._too_many = False  # more came behind a request than may wait
-        self._refused = False
+        self._ended = False  # what still comes is read away
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it where there are too many."""
@@ -80,7 +80,7 @@ class GatewayProtocol(HttpToolsProtocol):
 
     def received(self, data: bytearray, end: int) -> None:
         """Take data[:end] apart, as far as that can be done now."""
-        if self._refused or self._too_many:
+        if self._ended or self._too_many:
             return
         if self.idle_since is not None and not self._head_begun:
             self._since = self.loop.time()
@@ -126,7 +126,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Take data[:end] apart until a request has to be answered, or the rest of one has to come; returns where that is."""
         at = 0
         try:
-            while at < end and not self._refused:
+            while at < end and not self._ended:
                 if self._body is not None:
                     at = self._take_body(self._body, data, at, end)
                     if at < end and self._body is not None:
@@ -142,7 +142,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._refuse(Refused(431, str(error), close=True))
         except Malformed as error:
             self._refuse(Refused(400, "this is no valid HTTP request", close=True), _kind(error))
-        return end if self._refused else at
+        return end if self._ended else at
 
     def _take_head(self, data: bytearray, at: int, end: int) -> int:
         """Read the head at `at`, or the blank line before it; where it ends is returned, `at` where more must come."""
@@ -217,9 +217,11 @@ class GatewayProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         self._since, self._answer_pace = self.loop.time(), None
         self.flow.resume_reading()
-        if self.transport.is_closing():
+        if self._ended or self.transport.is_closing():
             return
-        if self._ahead.data:
+        if self.cycle.closes:  # type: ignore[attr-defined]
+            self._close_after_lingering()
+        elif self._ahead.data:
             self._go_on()
         elif self._too_many:
             most = self.limits.max_pipelined
@@ -233,7 +235,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self._answer_pace = self._answer_pace or Pace(now, taken)
             if self._answer_pace.too_slow(now, taken, self.limits):
                 self.transport.abort()
-        elif not self._refused and not self.transport.is_closing():
+        elif not self._ended and not self.transport.is_closing():
             self._answer_pace = None
             self._look_at_request(now)
 
@@ -269,15 +271,11 @@ class GatewayProtocol(HttpToolsProtocol):
         if self._answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if answered:
-            self._refused = True
-            self.transport.close()
-            return
-        self._write_refusal(refused, why)
+        if not answered:
+            self._write_refusal(refused, why)
         self._close_after_lingering()
 
     def _write_refusal(self, refused: Refused, why: str = "") -> None:
-        self._refused = True
         identity = replies.new_id()
         log.info("%s %d %s", identity, refused.status, why or refused.logged, extra={"fields": {"request_id": identity}})
         if self.observer is not None:
@@ -286,6 +284,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self.transport.write(head_of(reply, []) + b"\r\n" + reply.body)
 
     def _close_after_lingering(self) -> None:
+        self._ended = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()
