@@ -46,7 +46,7 @@ class LiveModel:
     profile, engine, precision, device, threads, padding: what its workers got, None where they do not report it. rows: what is
     known of whether batch-mates change an answer.
     failure: why it cannot become ready, where the server says so (Ray, Triton).
-    batch_cost: what its batches cost, where the server learns that.
+    batch_cost: what its batches cost, where the server learns that. stateful: its requests belong to sequences.
     """
 
     name: str
@@ -66,6 +66,7 @@ class LiveModel:
     failure: str = ""
     rows: str | None = None
     batch_cost: Mapping[str, Any] | None = None
+    stateful: bool = False
 
     @property
     def asleep(self) -> bool:
@@ -104,6 +105,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         workers=workers,
         failure=str(answer.get("failure", "")),
         batch_cost=answer.get("batchCost"),
+        stateful=bool(answer.get("stateful")),
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},
     )
 

@@ -87,6 +87,9 @@ def rollout(
         if is_registered(client, new):  # by no roll-out: its archive would be lost
             raise SlotwiseError(f"{new} is registered, and a roll-out needs that name", f"`slotwise unregister {new}`")
         old = _only_version(client, model)
+        if old.stateful or archive.config.get("sequenceBatching"):
+            why = f"the requests of {model} belong to sequences, and two archives cannot share one"
+            raise SlotwiseError(why, "register the new archive as a version of its own, and make it the default")
         after = {"archive": archive.path.name, **settings}
         after["initial_workers"] = len(old.workers) or after["initial_workers"]
         before = registration_of(old, settings.get("response_timeout"))

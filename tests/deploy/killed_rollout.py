@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any, cast
@@ -38,6 +38,7 @@ class Archive:
     path = Path("better.mar")
     version = "2.0"
     sha256 = content = ""
+    config: Mapping[str, object] = {}
 
 
 class Steps:

@@ -219,6 +219,21 @@ def test_a_model_of_the_name_that_a_roll_out_needs_is_left_alone(place: Place) -
 
 
 @pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("whose", ["old", "new"])
+def test_a_model_whose_requests_belong_to_sequences_is_left_alone(
+    place: Place, whose: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a worker of the old archive knows of a sequence no worker of the new one knows."""
+    if whose == "old":
+        place.server.server.stateful = {"digits"}
+    else:
+        monkeypatch.setattr(killed_rollout.Archive, "config", {"sequenceBatching": True})
+    with pytest.raises(SlotwiseError, match="the requests of digits belong to sequences"):
+        killed_rollout.carry_out("digits", lambda line: None)
+    assert place.server.server.models == {"digits": 2}
+
+
+@pytest.mark.usefixtures("_quick")
 def test_of_one_model_the_second_roll_out_is_refused_and_of_two_each_has_its_own(place: Place) -> None:
     place.server.server.models = {"digits": 2, "other": 1}
     begun = place.begin("rollout", 0)

@@ -82,6 +82,7 @@ class StandIn:
     loading: set[str] = field(default_factory=set)
     archives: dict[str, str] = field(default_factory=dict)  # that models were registered from
     broken: set[str] = field(default_factory=set)  # archives that cannot be registered
+    stateful: set[str] = field(default_factory=set)  # models whose requests belong to sequences
     others: dict[str, str] = field(default_factory=dict)  # further versions of each model, and their archives
 
     async def __aenter__(self) -> StandIn:
@@ -258,6 +259,7 @@ class StandIn:
             "modelUrl": self._archive(name),
             "batchSize": self.batch_size,
             "maxBatchDelay": 10,
+            "stateful": name in self.stateful,
             "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
         }
         others = [{**described, "modelVersion": version, "modelUrl": archive} for version, archive in self.others.items()]
