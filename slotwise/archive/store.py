@@ -61,12 +61,34 @@ def is_stored(name: str, store: Path) -> bool:
 
 
 def _held(archive: Path) -> _Stored | None:
-    """What an archive's manifest says of it; None where there is no archive, or one that is damaged."""
+    """What an archive's manifest says of it; None where there is no archive, or a damaged one of which its report tells.
+
+    Raises SlotwiseError for one that cannot be read, and for what no report says that a build made it.
+    """
     try:
         with zipfile.ZipFile(archive) as source:
             if MANIFEST not in source.namelist():  # laid out for Multi Model Server before 1.0, or no model archive
                 return _Stored("", "", False)
             model = json.loads(read_small(source, MANIFEST))["model"]
             return _Stored(str(model["modelName"]), str(model.get("modelVersion")), "slotwise.json" in source.namelist())
-    except (*DAMAGE, KeyError, TypeError, AttributeError, RuntimeError):  # RuntimeError: encrypted, or nested too deeply
+    except FileNotFoundError:
         return None
+    except (
+        *DAMAGE,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,
+    ) as error:  # RuntimeError: encrypted, or nested too deeply
+        if not isinstance(error, OSError) and _reported(archive):
+            return None
+        why = getattr(error, "strerror", None) or "it is damaged, or no archive, and no report beside it says whose it is"
+        raise SlotwiseError(f"{archive} cannot be read: {why}", "move it, or build with --out FOLDER") from error
+
+
+def _reported(archive: Path) -> bool:
+    """Whether the report beside it says that a build made this file."""
+    try:
+        return bool(json.loads(archive.with_name(f"{archive.stem}.report.json").read_text("utf-8"))["archive"] == archive.name)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False

@@ -492,12 +492,23 @@ def test_a_damaged_archive_of_that_name_has_no_version_and_no_examples(tmp_path:
     while fault == "encrypted" and (at := whole.find(b"PK\x01\x02", at + 1)) > 0:
         whole[at + 8] |= 1
     path.write_bytes(whole)
+    with pytest.raises(SlotwiseError, match="cannot be read: it is damaged, or no archive, and no report"):
+        archive_file(tmp_path, "toy", "2.0")
+    (tmp_path / "toy.report.json").write_text('{"archive": "toy.mar"}')
     assert archive_file(tmp_path, "toy", "2.0") == path
     if fault == "nested":
         assert examples(str(path))[0].data == b"x" * 99
     else:
         with pytest.raises(SlotwiseError, match="cannot be read"):
             examples(str(path))
+
+
+def test_a_build_does_not_take_the_place_of_what_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "toy.report.json").write_text('{"archive": "toy.mar"}')
+    assert archive_file(tmp_path, "toy", "1.0") == tmp_path / "toy.mar"
+    (tmp_path / "toy.mar").mkdir()  # root reads everything else
+    with pytest.raises(SlotwiseError, match="cannot be read: Is a directory"):
+        archive_file(tmp_path, "toy", "1.0")
 
 
 def test_a_name_that_java_reads_otherwise_is_refused() -> None:
