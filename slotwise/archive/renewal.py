@@ -98,6 +98,7 @@ def renew(
     force: also where its answers to the examples are not those of the old worker. Raises SlotwiseError for an archive that
     carries no worker of ours, is not sound, does not start any more, or answers its examples otherwise.
     """
+    found = _which(path)
     info = inspect(path, need_digests=False)
     if not info.release:
         raise SlotwiseError(f"{path.name} carries no worker of ours", "`slotwise guard` puts one around another tool's handler")
@@ -120,8 +121,15 @@ def renew(
             if renewal.changed and not force:
                 hint = "look at them (`slotwise check`), then --force takes it all the same"
                 raise SlotwiseError(f"{path.name} answers otherwise with today's worker: {', '.join(renewal.changed)}", hint)
+            if out is None and _which(path) != found:
+                raise SlotwiseError(f"{path.name} was written anew while it was tried", "nothing was changed; renew it again")
             _correct_report(path, target, unfinished)
     return renewal
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """What tells the file that is there now from one that is written in its place."""
+    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
 
 
 def _is_guarded(info: ArchiveInfo) -> bool:

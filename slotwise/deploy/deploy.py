@@ -15,7 +15,7 @@ from slotwise.archive.build import build
 from slotwise.archive.download import another_archive, fetch, is_url
 from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
-from slotwise.archive.guarding.guarded import guard, guards, proof_of
+from slotwise.archive.guarding.guarded import check_replaced, guard, guards, proof_of
 from slotwise.archive.input_digests import changed_input
 from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.store import archive_file, is_stored
@@ -59,8 +59,7 @@ def _guarded(theirs: ArchiveInfo, model_store: Path, say: Callable[[str], None])
             proof = proof_of(path) or GuardProof()
             say(f"{path} is the guard of {theirs.path.name}; {proof.sentence()}")
             return made if path.resolve() == target.resolve() else _copy(made, model_store)
-    if target.is_file() and proof_of(target) is None:
-        raise SlotwiseError(f"{target} is there already, and no guarded archive", "give it, or yours, another name")
+    check_replaced(target)
     again = ", anew, since the one that is there was made of another one" if target.is_file() else ""
     say(f"guarding {theirs.path.name}{again}; {GuardProof().sentence()}")
     return inspect(guard(theirs.path, target))

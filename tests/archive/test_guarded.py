@@ -453,4 +453,7 @@ def test_of_another_archive_it_is_guarded_anew_and_another_file_is_left(tmp_path
     before = guarded.read_bytes()
     with pytest.raises(SlotwiseError, match="is there already, and no guarded archive"):
         obtain(str(theirs), tmp_path, guarded=True)
+    with pytest.raises(SlotwiseError, match="is there already, and no guarded archive"):
+        guard(theirs)
     assert guarded.read_bytes() == before
+    assert proof_of(guard(theirs, guarded)) == GuardProof()  # who names it means it

@@ -12,11 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from slotwise import __version__
-from slotwise.archive import load
+from slotwise.archive import load, renewal
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.inspection import file_sha256, inspect
 from slotwise.archive.packaging import WORKER, in_archive, in_text, write_zip
-from slotwise.archive.renewal import outdated, outdated_in, renew
+from slotwise.archive.renewal import Renewal, outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -65,6 +65,23 @@ def test_the_worker_is_todays_and_all_else_stays_to_the_byte(tmp_path: Path, rel
     old_settings = json.loads(contents(FIXTURES / f"{name}-{release}.mar")["slotwise.json"])
     assert json.loads(contents(path)["slotwise.json"]) == {**old_settings, **described}
     assert outdated(inspect(path)) == ""
+
+
+def test_what_was_built_while_it_was_tried_stays(old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    report = old.with_name("sums.report.json")
+    report.write_text("{}")
+
+    def tried_and_built(*given: Any) -> Renewal:
+        built = tmp_path / "built.mar"
+        built.write_bytes(b"what a build has made meanwhile")
+        built.replace(old)
+        return Renewal(old, "0.2.0", __version__, True)
+
+    monkeypatch.setattr(renewal, "_tried", tried_and_built)
+    with pytest.raises(SlotwiseError, match=r"sums\.mar was written anew while it was tried"):
+        renew(old)
+    assert old.read_bytes() == b"what a build has made meanwhile"
+    assert report.read_text() == "{}"
 
 
 def test_what_is_renewed_already_is_left_alone(old: Path) -> None:

@@ -73,6 +73,8 @@ def guard(
         raise SlotwiseError(what, "`slotwise guard THEIRS.mar` takes a .mar file")
     target = out or path.with_name(f"{path.stem}-guarded.mar")
     _check_paths(path, target)
+    if out is None:
+        check_replaced(target)
     with opened(path) as source:
         manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
         _check(path, source, manifest, bare, sequences)
@@ -106,6 +108,12 @@ def proof_of(path: Path) -> GuardProof | None:
         if TERMS not in source.namelist():
             return None
         return GuardProof.from_terms(json.loads(read_small(source, TERMS)))
+
+
+def check_replaced(target: Path) -> None:
+    """Raise SlotwiseError where a guarded archive would take the place of what is none."""
+    if target.exists() and proof_of(target) is None:
+        raise SlotwiseError(f"{target} is there already, and no guarded archive", "give it, or yours, another name")
 
 
 def guards(guarded: ArchiveInfo, theirs: ArchiveInfo) -> bool:
