@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 import zipfile
@@ -293,6 +294,24 @@ def test_another_version_of_what_any_module_of_the_archive_imports_is_another_pr
     assert [line.split()[0] for _, *lines in found for line in lines] == ["blocks", "blocks"]
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
+
+
+def test_of_a_package_without_a_version_every_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, folder = tmp_path / "site", tmp_path / "model"
+    (library / "blocks" / "inner").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "net.py").write_text("from blocks.inner.norm import Norm\n")
+    monkeypatch.syspath_prepend(str(library))
+    found = []
+    for file, text in (("__init__.py", "a"), ("inner/norm.py", "a"), ("inner/norm.py", "b"), ("inner/kernel.so", "abc")):
+        (library / "blocks" / file).write_text(text)
+        importlib.invalidate_caches()
+        found += imported_versions(folder)
+    assert [line.split()[0] for line in found] == ["blocks"] * 4
+    assert len(set(found)) == 4
+    (library / "blocks" / "__init__.py").unlink()
+    importlib.invalidate_caches()
+    assert imported_versions(folder) not in ([], [found[-1]]), "also one without a module of its own"
 
 
 def test_what_a_handler_writes_beside_itself_is_not_packed(tmp_path: Path) -> None:

@@ -124,9 +124,21 @@ def _imports(file: Path) -> set[tuple[str, bool]]:
 
 
 def _digest(name: str) -> str:
-    """A digest of the file that an import of this name reads; "" where there is none."""
+    """A digest of what an import of this name may read, all of a package's files; "" where there is nothing.
+
+    Of files that are not Python's the sizes count.
+    """
+    digest = hashlib.sha256()
     try:
         found = importlib.util.find_spec(name)
-        return hashlib.sha256(Path(found.origin).read_bytes()).hexdigest()[:12] if found and found.origin else ""
+        folders = [Path(folder) for folder in (found and found.submodule_search_locations) or ()]
+        files = [(file, file.relative_to(folder)) for folder in folders for file in folder.rglob("*") if file.is_file()]
+        if not files and found and found.origin:
+            files = [(Path(found.origin), Path(found.name))]
+        for file, at in sorted(files, key=lambda one: one[1]):
+            if "__pycache__" not in at.parts:
+                digest.update(f"{at} {file.stat().st_size}\n".encode("utf-8", "surrogateescape"))
+                digest.update(file.read_bytes() if file.suffix == ".py" else b"")
+        return digest.hexdigest()[:12] if files else ""
     except (ImportError, ValueError, OSError):
         return ""

@@ -22,6 +22,7 @@ from slotwise.worker.steps.step_engine import StepEngine, StepRow
 logger = logging.getLogger(__name__)
 
 TOKENS, OTHER_TOKENS = (1, 0), (0, 0)  # of the steps after an item, and after the one in the other slot
+Given = tuple[object, Sequence[object]]  # an item, and what it gives alone
 TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
 
 
@@ -29,8 +30,8 @@ def objection(engine: StepEngine, item: object, others: Iterable[object] = ()) -
     """Why this engine's rows must run one by one; None where they may run together, and again. Raises what the engine raises.
 
     item: a valid one. others: further ones; the first that gives another output is read beside it, because of two that are the
-    same nobody sees where a slot has what is the other one's. Without any it is the item itself. The slots 0 and 1, into which
-    they are read, are free again afterwards.
+    same nobody sees where a slot has what is the other one's. Without any it is the item itself. The slots 0, 1 and
+    the last one, into which they are read, are free again afterwards.
     """
     try:
         mine = _alone(engine, item, TOKENS)
@@ -82,21 +83,30 @@ def objection_together(engine: StepEngine, item: object, others: Iterable[object
 
 
 def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Iterable[object], *, at_once: bool) -> str | None:
-    """Why an item in slot 0 and another one in slot 1 give other outputs than each alone in slot 0; None where they do not.
+    """Why an item in slot 0 and another one in slot 1, or in the last one, give other outputs than each alone in slot 0.
 
-    mine: what the item gives alone. at_once: whether rows of both are to run in one step, too.
+    None where they do not. mine: what the item gives alone. at_once: whether rows of both are to run in one step, too.
     """
     if engine.slots < 2:
         return None
     other = next((other for other, given in _tried(engine, others, TOKENS) if not _same(given[-1], mine[-1])), item)
     theirs = _alone(engine, other, OTHER_TOKENS)
+    for slot in dict.fromkeys((1, engine.slots - 1)):  # the last one is beside the scratch slot
+        if why := _mixed_in(engine, slot, (item, mine), (other, theirs), at_once):
+            return why
+    return None
+
+
+def _mixed_in(engine: StepEngine, slot: int, first: Given, second: Given, at_once: bool) -> str | None:
+    """Why the second item in this slot and the first one in slot 0 give other outputs than alone; None where they do not."""
+    (item, mine), (other, theirs) = first, second
     own = [StepRow(0, token, k) for k, token in enumerate(TOKENS)]
-    beside = [StepRow(1, token, k) for k, token in enumerate(OTHER_TOKENS)]
+    beside = [StepRow(slot, token, k) for k, token in enumerate(OTHER_TOKENS)]
     engine.free(0)
     given = [
         (_read(engine, 0, item), mine[0]),
         (_stepped(engine, own[0]), mine[1]),
-        (_read(engine, 1, other), theirs[0]),
+        (_read(engine, slot, other), theirs[0]),
         (_stepped(engine, beside[0]), theirs[1]),
         (_stepped(engine, own[1]), mine[2]),
         (_stepped(engine, beside[1]), theirs[2]),
@@ -130,7 +140,7 @@ def _tried(engine: StepEngine, others: Iterable[object], tokens: Sequence[int]) 
 
 
 def _free(engine: StepEngine) -> None:
-    for slot in range(min(2, engine.slots)):
+    for slot in {0, min(1, engine.slots - 1), engine.slots - 1}:
         engine.free(slot)
 
 

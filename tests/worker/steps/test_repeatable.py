@@ -87,6 +87,16 @@ class FirstSlots(AddingEngine):
         return super().step(rows)
 
 
+class OneCacheTooFew(AddingEngine):
+    """The last slot has the first one's cache."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        return super().prefill(slot % (self.slots - 1), item)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        return super().step([row._replace(slot=row.slot % (self.slots - 1)) for row in rows])
+
+
 class InParts(AddingEngine):
     """Reads an item in parts."""
 
@@ -142,6 +152,7 @@ class SwapsSlots(Together):
         (KeptOnce(), MIXES),
         (ForgetsTokens(), MIXES),
         (FirstSlots(), MIXES),
+        (OneCacheTooFew(), MIXES),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
 )
@@ -205,6 +216,7 @@ class Breaks(AddingEngine):
         (Normalises(), None),
         (AppendsToOne(), MIXES),
         (OneCache(), MIXES),
+        (OneCacheTooFew(), MIXES),
         (KeptOnce(), MIXES),
         (Breaks(), "it fails where two slots are in use"),
     ],
