@@ -74,7 +74,7 @@ def serve(
     from slotwise.files.disk import OnlyOne
     from slotwise.profiles.ports import Ports
     from slotwise.profiles.profile import load_profile
-    from slotwise.server.lifecycle import check_can_start, running, start
+    from slotwise.server.lifecycle import check_can_start, start, successor
     from slotwise.server.lifecycle import stop as stop_server
     from slotwise.worker.environment.cores import available_cores
 
@@ -132,9 +132,9 @@ def serve(
             raise
         if not detach:
             end_training(record.state_dir)
-            successor = running(name)
             stop_server(record)
-            if successor is not None and successor.run_id != record.run_id:  # `apply` has put it in this one's place
+            if successor(record, patient=not interrupts.signal_came()) is not None:
+                say("`slotwise apply` has put another server in its place, which runs on")
                 watchdog.start_detached(name, restart_after_s)
             interrupts.say_stopped()
     if unserved:

@@ -172,6 +172,7 @@ def watch(name: str, silent_s: float, say: Say) -> None:
             seen_at = time.monotonic()
             if dog is None or record.run_id != dog.record.run_id:
                 dog = Watchdog(record, silent_s)
+            dog.record = record  # with its pid, which it has once it is started
             if dog.stuck():
                 dog = _restart(dog, say)
                 seen_at = time.monotonic()

@@ -67,6 +67,7 @@ __all__ = [
 STOP_TIMEOUT_S = 20.0
 HOST_STOP_TIMEOUT_S = 60.0  # what was deployed on somebody else's cluster is taken away first
 FOREGROUND_POLL_S = 0.3
+SUCCESSION_S = 2.0  # between the two servers of `apply`
 REMOVALS = 10
 
 
@@ -166,10 +167,27 @@ def wait_until_ended(
     while record.alive() and not interrupts.signal_came():
         record = look(record)
         time.sleep(FOREGROUND_POLL_S)
-    if not interrupts.signal_came() and running(record.name) is None and (record.state_dir / "server.json").exists():
+    stored = ServerRecord.load(project.state_root() / record.name)
+    nobody_stops_it = stored is not None and stored.run_id == record.run_id and not stored.stopping
+    if not interrupts.signal_came() and nobody_stops_it:
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
     interrupts.settle()
     return record
+
+
+def successor(record: ServerRecord, *, patient: bool) -> ServerRecord | None:
+    """The server that `apply` puts in this one's place, where it does; also one that is still starting.
+
+    patient: wait a moment for it, where nobody but `stop` or `apply` can have ended this one.
+    """
+    deadline = time.monotonic() + (SUCCESSION_S if patient else 0.0)
+    while True:
+        stored = ServerRecord.load(project.state_root() / record.name)
+        if stored is not None and stored.run_id != record.run_id:
+            return stored
+        if time.monotonic() >= deadline:
+            return None
+        time.sleep(FOREGROUND_POLL_S)
 
 
 def check_ours(record: ServerRecord) -> None:

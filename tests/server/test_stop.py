@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,3 +95,19 @@ def test_one_that_does_not_end_keeps_its_record(start: Start, monkeypatch: pytes
             stop_command()
     assert record.tmp_dir.is_dir()
     assert ServerRecord.load(record.state_dir) is not None
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_one_that_is_being_replaced_has_not_ended_by_itself(start: Start, replaced: bool) -> None:
+    first = start()
+    dataclasses.replace(first, pid=0, started=None, stopping=not replaced, run_id="next" if replaced else first.run_id).save()
+    os.kill(first.pid, signal.SIGKILL)
+    assert lifecycle.wait_until_ended(first) == first
+    assert (lifecycle.successor(first, patient=False) is not None) == replaced
+
+
+def test_one_that_ends_by_itself_is_said_to(start: Start) -> None:
+    first = start()
+    os.kill(first.pid, signal.SIGKILL)
+    with pytest.raises(SlotwiseError, match="ended by itself"):
+        lifecycle.wait_until_ended(first)
