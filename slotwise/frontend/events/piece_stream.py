@@ -41,7 +41,7 @@ def text_of(piece: bytes) -> str:
         content = None
     if isinstance(content, dict) and content.keys() == {"text"} and isinstance(content["text"], str):
         return content["text"]
-    return piece.decode("utf-8", "replace")
+    return piece.decode("utf-8", "surrogateescape")
 
 
 class PieceStream:
