@@ -141,8 +141,7 @@ def differences(state: ObservedState, desired: DesiredState) -> list[Difference]
     compared = [_server("server", state.record.kind, desired.kind), _server("profile", old.name, new.name)]
     compared += [_server(key, getattr(old, key), getattr(new, key)) for key in Profile.section("server")]
     for model in state.models:
-        cores = state.record.shares.get(model.info.name, available_cores())
-        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info), desired.kind, cores)
+        compared += _model(model, state.started_with_of_model(model.info), desired.of_model(model.info), desired.kind)
     return [difference for difference in compared if difference.live != difference.declared]
 
 
@@ -175,7 +174,7 @@ def _server(key: str, live: Any, desired: Any) -> Difference:
     return Difference(None, None, key, live, desired, "restart")
 
 
-def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: int) -> list[Difference]:
+def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list[Difference]:
     live = model.live
     rows: list[tuple[str, Any, Any, Needs]] = [
         ("batch_size", live.batch_size, new.batch_size, "restart"),
@@ -183,7 +182,7 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: 
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
     ]
     if kind == "slotwise":
-        rows += _by_load(live, old, new, cores)
+        rows += _by_load(live, old, new)
     if not _scales_by_itself(new, kind, len(live.workers)):
         rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
     if model.ran_another:
@@ -193,14 +192,14 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind, cores: 
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]
 
 
-def _by_load(live: LiveModel, old: Profile, new: Profile, cores: int) -> list[tuple[str, Any, Any, Needs]]:
+def _by_load(live: LiveModel, old: Profile, new: Profile) -> list[tuple[str, Any, Any, Needs]]:
     """What only our own host chooses by the load, and between which limits: those that were set by hand differ, too."""
     by_host = ("linger", "latency_p99_ms", "workers_by_load")
     rows: list[tuple[str, Any, Any, Needs]] = [(key, getattr(old, key), getattr(new, key), "restart") for key in by_host]
     limits = (live.batch_cost or {}).get("workers")
     if limits and new.workers_by_load != "off":
         rows.append(("min_workers", limits["least"], new.min_workers, "restart"))
-        rows.append(("max_workers", limits["most"], max(new.min_workers, new.most_workers(cores)), "restart"))
+        rows.append(("max_workers", limits["most"], max(new.min_workers, new.most_workers(available_cores())), "restart"))
     return rows
 
 

@@ -46,7 +46,7 @@ class OwnHost:
     ) -> None:
         self.loaded, self.record = loaded, record
         self.idle = IdleModels(loaded.all, models_memory_bytes)
-        self.load = LoadWatch(loaded, self.idle.free_bytes)
+        self.load = LoadWatch(loaded, self.idle.free_bytes, available_cores())
         self.gpus = Gpus.visible(_gpus() if gpus is None else gpus, os.environ)
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
@@ -190,11 +190,13 @@ class OwnHost:
 
     def _most(self, model: HostedModel) -> int:
         """How many workers it may have by its load."""
-        return model.as_registered.most_workers(self.record.shares.get(model.info.name, available_cores()))
+        return model.as_registered.most_workers(available_cores())
 
     def _chooser(self, model: HostedModel) -> WorkersByLoad:
-        advise = model.profile.workers_by_load == "advise"
-        return WorkersByLoad(model.profile.min_workers, self._most(model), advise=advise, name=model.id)
+        profile = model.profile
+        share = 0 if profile.max_workers else self.record.shares.get(model.info.name, 0)
+        advise = profile.workers_by_load == "advise"
+        return WorkersByLoad(profile.min_workers, self._most(model), share=share, advise=advise, name=model.id)
 
 
 def _prints(path: Path) -> Prints:

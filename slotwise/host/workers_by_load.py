@@ -3,10 +3,12 @@
 More    where those that it has are busy nearly all of their time; or half of it, and answers come after the target
 Fewer   where so few would be busy for less than half of their time, DOWN looks in a row
 Back    where more workers gave no more answers, nor sooner ones: more are not tried again until the load is another one
+Shared  of several models each has its share of the cores, and more than that while cores are free
 
 More workers never make batches larger, so the work of a constant load is no less with them: what was busy enough for more is
 never idle enough for fewer. A constant load makes the number go one way, and back once at most. Whatever the load does, there
-are no more than LIMIT changes an hour, the last RESERVE of them for more workers; and those back from what does not start.
+are no more than LIMIT changes an hour, the last RESERVE of them for more workers; and those back from what does not start, and
+to a share.
 Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """
 
@@ -33,7 +35,7 @@ ANOTHER = 1.25  # times as many answers are another load
 HOUR_S, LIMIT, RESERVE = 3600.0, 12, 4
 KEPT = LIMIT  # changes, for a description
 
-Why = Literal["busy", "late", "idle", "useless", "failed"]
+Why = Literal["busy", "late", "idle", "useless", "failed", "share"]
 WHYS: tuple[Why, ...] = get_args(Why)
 
 
@@ -88,11 +90,13 @@ class LoadMeter:
 class WorkersByLoad:
     """The choices for one model. advise: they are only said. name: the model's, for the log.
 
+    share: so many workers have cores of their own; more only while cores are free. 0: nobody else wants them.
     choice: the last one, in words. counts: of changes, by the reason.
     """
 
-    def __init__(self, least: int, most: int, *, advise: bool = False, name: str = "") -> None:
+    def __init__(self, least: int, most: int, *, share: int = 0, advise: bool = False, name: str = "") -> None:
         self.least, self.most, self.advise, self.name = least, max(least, most), advise, name
+        self.share = share and max(least, share)
         self.changes: deque[WorkersChange] = deque(maxlen=KEPT)
         self.counts: Counter[Why] = Counter()
         self.choice = ""
@@ -103,8 +107,12 @@ class WorkersByLoad:
         self._trial: tuple[int, Load] | None = None  # so many there were before, and what they gave
         self._enough: tuple[int, float] | None = None  # with so many, more gave nothing at so many answers a second
 
-    def choose(self, load: Load, workers: int, now: float, room: Callable[[], int]) -> int:
-        """How many workers it is to have, of which it has so many that are ready. room(): for how many there is memory."""
+    def choose(self, load: Load, workers: int, now: float, room: Callable[[], int], free_cores: float = 0.0) -> int:
+        """How many workers it is to have, of which it has so many that are ready. room(): for how many there is memory.
+
+        free_cores: that nobody is busy on.
+        """
+        most = min(self.most, max(self.share, workers + round(free_cores))) if self.share else self.most
         few = min(workers, max(self.least, math.floor(load.busy * workers / LOW) + 1))  # busy for less than that, all of it
         if load.busy >= HIGH or (load.late > LATE and load.busy >= LOW):
             self._high.append(load)
@@ -121,12 +129,21 @@ class WorkersByLoad:
             self._advised = 0
         if self._trial:
             return self._after_trial(*self._trial, workers, now) if len(self._high) == TRIAL else workers
-        if len(self._high) >= UP and workers < self.most:
-            return self._more(load, workers, now, room)
+        if len(self._high) >= UP and workers < most:
+            return self._more(load, workers, most, now, room)
         if len(self._few) == DOWN:
             few = max(self._few)
             return self._change(workers, few, "idle", now, f"{few} would be busy less than {LOW:.0%} of their time")
         return workers
+
+    def wants_its_share(self, workers: int) -> bool:
+        """Whether it has no more than its share, and would be quicker if others had no more than theirs."""
+        return workers <= self.share and len(self._high) >= UP
+
+    def to_its_share(self, workers: int, now: float) -> int:
+        """Another model wants its own cores: how many it is to have of so many, which are more than its share."""
+        self._trial = None
+        return self._change(workers, self.share, "share", now, "another model wants its share of the cores", must=True)
 
     def unsettled(self) -> None:
         """Workers start, end or fail: what was seen until now says nothing of those that will be there."""
@@ -143,15 +160,15 @@ class WorkersByLoad:
 
     def limit(self, least: int, most: int) -> None:
         """An operator says how many there may be."""
-        self.least, self.most = least, max(least, most)
+        self.least, self.most, self.share = least, max(least, most), 0
         self._trial = self._enough = None
         self.unsettled()
 
-    def _more(self, load: Load, workers: int, now: float, room: Callable[[], int]) -> int:
+    def _more(self, load: Load, workers: int, most: int, now: float, room: Callable[[], int]) -> int:
         seen = self._mean()
         if self._enough and workers >= self._enough[0] and seen.a_second < ANOTHER * self._enough[1]:
             return workers
-        wanted = min(self.most, 2 * workers if load.waiting >= 1 else workers + 1)
+        wanted = min(most, 2 * workers if load.waiting >= 1 else workers + 1)
         fits = wanted if self.advise else min(wanted, room())
         if fits <= workers:
             self._say(f"{workers}: there is no memory for one more")

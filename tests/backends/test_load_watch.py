@@ -40,7 +40,7 @@ async def following(
 ) -> AsyncIterator[tuple[ServedModel, WorkersByLoad, ModelVersions]]:
     """A model whose workers follow its load from one to so many; it has requests of one each in a batch."""
     loaded = ModelVersions()
-    watch = LoadWatch(loaded, lambda: free_bytes)
+    watch = LoadWatch(loaded, lambda: free_bytes, cores=2)
     served = ServedModel(replace(settings, batch_size=1))
     loaded.add(served, default=True)
     served.scale(1)
@@ -86,6 +86,35 @@ async def clients(served: ServedModel, count: int = 8) -> AsyncIterator[list[str
             group.create_task(client(i))
         yield wrong
         over.set()
+
+
+def test_of_two_models_each_has_its_share_of_the_cores_and_more_while_they_are_free(settings: ModelSettings) -> None:
+    async def history() -> None:
+        loaded = ModelVersions()
+        watch = LoadWatch(loaded, lambda: math.inf, cores=2)
+        one, other = (ServedModel(replace(settings, name=name, batch_size=1)) for name in ("one", "other"))
+        for served in (one, other):
+            loaded.add(served, default=True)
+            served.scale(1)
+            watch.add(served, WorkersByLoad(1, 2, share=1, name=served.id))
+        watching = asyncio.create_task(watch.watch())
+        try:
+            await until(lambda: one.is_ready and other.is_ready)
+            async with clients(one) as wrong:
+                await until(lambda: len(one.queue.workers) == 2)
+                async with clients(other) as wrong_there:
+                    await until(lambda: one.wanted == len(one.links) == 1)
+                    assert other.wanted == 1
+                await until(lambda: len(one.queue.workers) == 2)
+            assert wrong == wrong_there == []
+            assert one.ledger.ended["answered"] == one.ledger.admitted
+            assert loaded.by_load[one].counts["share"] == 1
+            assert not loaded.by_load[other].counts
+        finally:
+            watching.cancel()
+            await loaded.close()
+
+    run(history)
 
 
 def run(history: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -96,6 +96,27 @@ def test_no_worker_more_without_memory_for_it() -> None:
     assert chooser.choice == "2: there is no memory for one more"
 
 
+def test_beyond_its_share_it_has_cores_that_are_free_and_gives_them_back() -> None:
+    def looks(chooser: WorkersByLoad, workers: int, free: Callable[[int], float], start: int = 0) -> list[int]:
+        numbers = []
+        for i in range(start, start + 100):
+            wanted = chooser.choose(closed_loop(8)(workers, i), workers, float(i), lambda: NO_LIMIT, free(workers))
+            if wanted != workers:
+                chooser.unsettled()
+            numbers.append(workers := wanted)
+        return numbers
+
+    chooser = WorkersByLoad(1, 8, share=2)
+    assert steps(looks(chooser, 1, lambda workers: 0.0)) == [1, 2]
+    assert chooser.wants_its_share(2)
+    assert steps(looks(chooser, 2, lambda workers: 4.4 - workers, start=100)) == [3, 4]
+    assert not chooser.wants_its_share(4)
+    assert chooser.to_its_share(4, 200.0) == 2
+    assert chooser.changes[-1].words == "another model wants its share of the cores"
+    chooser.limit(1, 8)  # an operator's word
+    assert steps(looks(chooser, 2, lambda workers: 0.0, start=300))[-1] == 8
+
+
 def test_advice_changes_nothing_and_is_given_once() -> None:
     chooser = WorkersByLoad(1, 8, advise=True)
     assert steps(run(chooser, 1, 200, closed_loop(8))) == [1]
