@@ -1,9 +1,10 @@
 """A model's queue that also has workers whose answers are streams: requests join one that has a free slot at any time.
 
 A worker's death ends no stream: in another worker it goes on after the pieces that came, by the same seed. Whoever was in hand
-then is under suspicion. They join again one at a time, and nobody joins them until they have said something new; a worker that
-ends meanwhile accuses the one that was being tried. Who is accused goes alone until its end, and is convicted where that ends
-the worker, too. So a body ends three workers at most, and two where it was alone at first.
+then is under suspicion. They join again one at a time, and nobody joins them until they have said something new, or their
+worker has taken turns for TRIED_S: a whole answer says nothing until its end. A worker that ends meanwhile accuses the one that
+was being tried. Who is accused goes alone until its end, and is convicted where that ends the worker, too. So a body ends three
+workers at most, and two where it was alone at first.
 A client that has gone frees its slot. Its request stays in hand until the worker says so: else whoever sends what ends workers
 would hang up at once, and never be known.
 """
@@ -17,6 +18,7 @@ from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendReques
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest, say_lost
 
+TRIED_S, TURN_S = 5.0, 2.0  # so long is one tried that says nothing, in a worker whose last turn is not longer ago
 NO_STREAM = "this model gives no text/event-stream: its answer comes whole, ask for application/json or */*"
 
 
@@ -177,6 +179,8 @@ class StreamQueue(ModelQueue):
         """Let the next one under suspicion join, alone where it is accused; where none is being tried."""
         if self.emptying not in workers:
             self.emptying = None
+        for worker in workers:
+            self._look_at_tried(worker)
         if any(worker.trying for worker in workers):
             return
         while self.suspects:
@@ -197,6 +201,19 @@ class StreamQueue(ModelQueue):
             worker.send([one])
             return
         self.emptying = None
+
+
+    def _look_at_tried(self, worker: StreamWorker) -> None:
+        """Let others join one that was tried for long enough, in turns that did not end the worker."""
+        one, now = worker.trying, self.loop.time()
+        if one is None or one.deaths > 1:
+            return
+        if now < one.request.taken_at + TRIED_S:
+            self._dispatch_at(one.request.taken_at + TRIED_S)
+        elif now - worker.busy_since > TURN_S:
+            self._dispatch_at(now + TURN_S)
+        else:
+            self._cleared(worker)
 
 
 def _cancel_stream(one: WaitingRequest) -> None:

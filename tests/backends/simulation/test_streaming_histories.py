@@ -5,14 +5,17 @@ python -m tests.backends.simulation.test_streaming_histories 4711     runs one h
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.queue_members import StreamWorker, WaitingRequest
 from slotwise.backends.local.stream_queue import StreamQueue
 from tests.backends.simulation.streaming_bugs import STREAMING_BUGS
 from tests.backends.simulation.streaming_history import StreamingHistory
-from tests.backends.simulation.virtual_loop import problems_of
+from tests.backends.simulation.virtual_loop import problems_of, run
 
 HISTORIES, LONG_RUN = 300, 50_000
 FOUND_WITHIN = 300
@@ -37,6 +40,56 @@ def test_in_very_many_histories_of_streams_too() -> None:
 @pytest.mark.parametrize("bug", STREAMING_BUGS, ids=lambda bug: bug.__name__)
 def test_a_bug_that_was_planted_in_streams_is_found(bug: type[StreamQueue]) -> None:
     assert any(problems(seed, bug) for seed in range(FOUND_WITHIN))
+
+
+ANSWER_S, SLOTS = 30.0, 8  # of each request, and how many a worker has
+
+
+async def _whole_answers(turns: bool) -> list[int]:
+    """The statuses of requests whose answers come whole, of which the first ones were in a worker that ended.
+
+    turns: whether the worker that comes then says that it takes turns.
+    """
+    loop, queue, statuses = asyncio.get_running_loop(), StreamQueue(SLOTS), list[int]()
+
+    def send(those: list[WaitingRequest]) -> None:
+        for one in those:
+            loop.call_later(ANSWER_S, answer, one, one.held_by)
+
+    def answer(one: WaitingRequest, worker: StreamWorker) -> None:
+        if one.held_by is worker:
+            queue.answered(worker, one.id, BackendAnswer(200, [], b"all of it"))
+
+    def start() -> StreamWorker:
+        queue.joined(worker := StreamWorker(send, lambda _: None, slots=SLOTS))
+        return worker
+
+    async def ask(after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        try:
+            statuses.append((await queue.answer(BackendRequest("m", loop.time() + 120))).status)
+        except Refused as refused:
+            statuses.append(refused.status)
+
+    async def beats(worker: StreamWorker) -> None:
+        while turns:
+            worker.busy_since = loop.time()
+            await asyncio.sleep(1.0)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ask(after_s)) for after_s in (*[0.0] * SLOTS, *[20.0] * SLOTS)]
+        ends = start()
+        await asyncio.sleep(5.0)
+        queue.ended(ends)
+        beating = asyncio.create_task(beats(start()))
+        await asyncio.wait(asked)
+        beating.cancel()
+    return statuses
+
+
+def test_a_worker_that_ends_once_costs_nobody_a_whole_answer() -> None:
+    assert run(_whole_answers(turns=True), 1) == [200] * 2 * SLOTS
+    assert 504 in run(_whole_answers(turns=False), 1), "who says nothing is tried to the end, and others wait"
 
 
 if __name__ == "__main__":
