@@ -202,7 +202,6 @@ class StreamQueue(ModelQueue):
             return
         self.emptying = None
 
-
     def _look_at_tried(self, worker: StreamWorker) -> None:
         """Let others join one that was tried for long enough, in turns that did not end the worker."""
         one, now = worker.trying, self.loop.time()

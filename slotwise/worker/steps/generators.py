@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.isolation import is_out_of_memory
+from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, longest_held
 from slotwise.worker.steps.outlet import Outlet
@@ -32,7 +33,8 @@ class GeneratedStream(OpenStream):
 class GeneratorLoop(StreamRunner[GeneratedStream]):
     """Runs an author's `stream(item)`, at most `most` in a turn.
 
-    A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. A parked one keeps
+    A generator cannot be asked a second time, so whatever it raises ends its own stream, out of memory too. Where the author's
+    `example` gives no first piece any more either, every stream is to go on in another worker. A parked one keeps
     what it has, and another one may start in its place; where it goes on, all take turns. Where more than `limits.parked` are
     parked, the one that was parked first ends.
     """
@@ -43,9 +45,10 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         most: int,
         limits: TurnLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
+        example: Callable[[], object] = lambda: None,
     ) -> None:
         super().__init__(limits or TurnLimits(), clock)
-        self.stream, self.most = stream, most
+        self.stream, self.most, self.example = stream, most, example
 
     def _opened(self, stream: Stream, arrival: int) -> GeneratedStream:
         return GeneratedStream(stream, arrival, Outlet(stream.sent))
@@ -54,7 +57,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         self._start()
         running = sorted(self._running(), key=lambda one: (one.last_turn, one.arrival))
         for place, one in enumerate(running[: self.most]):
-            if place and self.clock() >= stop_at:
+            if self.dead or (place and self.clock() >= stop_at):
                 return
             one.last_turn = self.turns
             self._next(one)
@@ -81,9 +84,28 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
-            self._end(one, _refused(one, error))
+            refused = _refused(one, error)
+            if isinstance(error, SlotError) or is_out_of_memory(error) or self._alive():
+                self._end(one, refused)
+            else:
+                self.dead = True
         else:
             self._put(one, piece)
+
+    def _alive(self) -> bool:
+        """Whether the author's example still gives a first piece; True where there is none."""
+        try:
+            if (item := self.example()) is not None:
+                pieces = _pieces(self.stream, owned(item))
+                next(pieces, None)
+                pieces.close()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if not is_out_of_memory(error):
+                logger.exception("the handler's stream fails on the example, too")
+                return False
+        return True
 
     def _left(self, one: GeneratedStream) -> None:
         pieces, one.pieces = one.pieces, None
@@ -102,7 +124,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
             self._end(first, SlowReader("the stream was not read, and its place was needed"))
 
 
-def _pieces(stream: Callable[[object], object], item: object) -> Iterator[object]:
+def _pieces(stream: Callable[[object], object], item: object) -> Generator[object]:
     """What the author's hook gives, and whatever it does wrong at the first piece."""
     made = stream(item)
     if not isinstance(made, Iterator | list | tuple):

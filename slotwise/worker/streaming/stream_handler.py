@@ -75,7 +75,7 @@ class StreamHandler(BatchHandler):
         """What runs its streams. Raises what its engine raises on the example."""
         if isinstance(self.engine, StepEngine):
             return StepLoop.start(self.engine, _Author(self), self.limits)
-        return GeneratorLoop(lambda item: each_as_object(self.stream(item)), self.slots, self.limits)
+        return GeneratorLoop(lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example)
 
     @property
     def slots(self) -> int:

@@ -190,3 +190,29 @@ def test_a_generator_that_does_not_close_harms_nobody() -> None:
 def test_both_are_runners() -> None:
     runners: list[Runner] = [GeneratorLoop(lambda item: [], 1), StepLoop(AddingEngine(), Counting())]
     assert not any(runner.busy or runner.dead for runner in runners)
+
+
+def test_where_the_example_fails_too_every_stream_is_to_go_on_elsewhere() -> None:
+    broken = list[str]()
+
+    def stream(item: str) -> Iterator[str]:
+        if item == "poison":
+            broken.append(item)  # as an assertion in a kernel of the GPU: every later call fails
+        if broken:
+            raise RuntimeError("no device")
+        if item == "bad":
+            raise RuntimeError("this one alone")
+        yield item
+        yield item
+
+    loop = GeneratorLoop(stream, 4, example=lambda: "example")
+    loop.offer([Stream(0, "good"), Stream(1, "bad")])
+    ended = [event for event in loop.turn() if isinstance(event, StreamEnd)]
+    assert [(end.id, end.error and end.error.status) for end in ended] == [(1, 500)]
+    assert not loop.dead
+    loop.offer([Stream(2, "poison"), Stream(3, "later")])
+    assert not any(isinstance(event, StreamEnd) for event in (*loop.turn(), *loop.turn()))
+    assert loop.dead
+    assert {0, 2, 3} >= set(loop.open) >= {2, 3}
+    for one in list(loop.open):
+        loop.cancel(one)
