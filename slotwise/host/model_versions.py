@@ -161,7 +161,7 @@ class ModelVersions(Collector):
         wanted = GaugeMetricFamily("slotwise_host_wanted_workers", "Workers that a model is to have.", labels=labels)
         changes = CounterMetricFamily(
             "slotwise_host_worker_changes",
-            "Changes of the number of workers by the load, made or advised, by reason: busy, late, idle, useless, failed, share.",
+            "Changes of the number of workers by load, made or advised, by reason: busy, late, idle, useless, failed, share.",
             labels=[*labels, "reason"],
         )
         for served in list(self.all()):
