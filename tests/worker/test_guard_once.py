@@ -13,8 +13,8 @@ from ts.handler_utils import utils
 from ts.protocol import otf_message_handler
 
 from slotwise.worker.guard.held_metrics import HeldMetrics
-from slotwise.worker.guard.intermediate import NOT_NOW, Intermediate
-from slotwise.worker.guard.once import Gone, Once
+from slotwise.worker.guard.intermediate import NOT_NOW, Gone, Intermediate
+from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.owned import Owned
 from tests.worker.strangers import ask
 
@@ -23,7 +23,7 @@ class Theirs:
     """What the body says, word by word: pieces, and what goes wrong."""
 
     def __init__(self, pieces: Intermediate) -> None:
-        self.send, self.kept, self.asked = pieces.send, [], list[list[bytes]]()
+        self.send, self.kept, self.asked, self.ended = pieces.send, [], list[list[bytes]](), 0
 
     def __call__(self, data: Any, context: Any) -> list[Any]:
         self.asked.append([bytes(row["body"]) for row in data])
@@ -45,6 +45,7 @@ class Theirs:
             else:
                 self.send([word], context.request_ids, "", 200, context)
         self.kept.append(dict(context.request_ids) | {"of": len(self.kept)})
+        self.ended += 1
         return ["."]
 
     def _quietly(self, context: Any, piece: Any = "stray") -> None:
@@ -89,22 +90,39 @@ def test_pieces_go_to_who_waits_for_them_and_the_rest_is_the_answer() -> None:
     assert came == [b"a", b"b", b"c"]
 
 
-def test_who_has_gone_ends_it_at_the_next_piece() -> None:
-    guarded, _theirs = once()
+def test_one_whose_client_has_gone_runs_to_its_end() -> None:
+    """It may keep what it clears only there, and the next request would find that."""
+    guarded, theirs = once()
 
     def gone(piece: Owned) -> bool:
         raise Gone
 
     guarded.on_piece = gone
-    assert ask(guarded, [b"a b"])[0].status == 500
+    ask(guarded, [b"a b"])
+    assert theirs.ended == 1
     guarded.on_piece = None
     assert ask(guarded, [b"a b"])[0].body == b"ab."
 
 
-def test_pieces_outside_of_a_call_go_nowhere() -> None:
-    pieces = Intermediate()
-    with pytest.raises(Exception, match=NOT_NOW):
-        pieces.send(["x"], {0: "id-0"}, "", 200, None)
+@pytest.mark.parametrize("word", ["old", "swallow", "long"])
+def test_one_whose_piece_cannot_be_sent_runs_to_its_end(word: str) -> None:
+    guarded, theirs = once(max_response_bytes=3)
+    slots = ask(guarded, [b"a", f"a {word} b".encode(), b"c"])
+    assert [(slot.status, slot.body) for slot in slots[::2]] == [(200, b"a."), (200, b"c.")]
+    assert (slots[1].status, theirs.ended) == (500, 3)
+
+
+def test_one_that_fails_after_a_piece_that_could_not_be_sent_is_answered_for_the_piece() -> None:
+    guarded, _ = once()
+    (slot,) = ask(guarded, [b"a swallow fail"])
+    assert (slot.status, b"cannot be sent" in slot.body) == (500, True)
+
+
+def test_pieces_outside_of_a_call_go_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    guarded, theirs = once()
+    theirs.send(["stray"], {0: "id-0"}, "", 200, None)
+    assert caplog.messages == [NOT_NOW]
+    assert ask(guarded, [b"a"])[0].body == b"a."
 
 
 def test_an_answer_that_grows_too_long_is_an_error() -> None:

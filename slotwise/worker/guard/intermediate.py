@@ -1,12 +1,16 @@
 """What theirs send before their answer is whole: TorchServe's `send_intermediate_predict_response`, taken by the guard.
 
 A piece belongs to the request that `handle` was called for, and is sent from the thread that `handle` runs in. From anywhere
-else nobody could say whose piece it is: there the call raises, and the request that runs fails.
+else nobody could say whose piece it is: it is dropped, and the request that runs fails.
+
+TorchServe's call raises nothing where a client has gone. Theirs may count on that: what it clears only at its own end, the next
+request would find. So ours raises nothing at all. Why a piece was not sent is said once theirs has returned.
 """
 
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -15,11 +19,17 @@ from typing import Any
 
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
+logger = logging.getLogger(__name__)
+
 SEND = "send_intermediate_predict_response"
 MODULES = ("ts.handler_utils.utils", "ts.protocol.otf_message_handler")
 NOT_NOW = "the handler sent a piece of an answer outside of the call of `handle` that it is for"
 
 Take = Callable[[Any], None]  # gets what theirs sends of the one request
+
+
+class Gone(Exception):
+    """Nobody waits for the answer any more."""
 
 
 class Intermediate:
@@ -29,7 +39,7 @@ class Intermediate:
         self.identity: Any = None
         self.thread = 0
         self.take: Take | None = None
-        self.fault: BaseException | None = None
+        self.fault: SlotError | None = None
 
     def install(self) -> None:
         """Put ours in the place of TorchServe's; to be called before theirs is imported, which may import the name."""
@@ -39,27 +49,41 @@ class Intermediate:
 
     @contextmanager
     def taken(self, identity: Any, take: Take) -> Iterator[None]:
-        """Within, what theirs sends is the request's of this id."""
+        """Within, what theirs sends is the request's of this id. Raises SlotError at the end where a piece was not sent."""
         self.identity, self.thread, self.take, self.fault = identity, threading.get_ident(), take, None
         try:
             yield
+        except KeyboardInterrupt:
+            raise
+        except BaseException:  # what theirs failed on after a piece was not sent is no news
+            if self.fault is None:
+                raise
         finally:
             self.take = None
-
-    def send(self, ret: Any, req_id_map: Any, message: str = "", code: int = 200, context: Any = None) -> None:
-        """What theirs calls. Raises what `take` raises, and ModelFault where nobody can say whose piece it is."""
-        if os.environ.get("LOCAL_RANK", "0") != "0":
-            return
-        try:
-            if self.take is None or threading.get_ident() != self.thread or dict(req_id_map) != {0: self.identity}:
-                raise ModelFault(NOT_NOW)
-            self.take(ret[0])
-        except BaseException as error:  # theirs may catch it: the answer lacks a piece all the same
-            self.fault = self.fault or error
-            raise
-
-    def raise_fault(self) -> None:
-        """Raise why a piece was not sent, where there was one."""
         if self.fault is not None:
             fault, self.fault = self.fault, None
-            raise fault if isinstance(fault, SlotError) else ModelFault("a piece of the answer could not be sent") from fault
+            raise fault
+
+    def send(self, ret: Any, req_id_map: Any, message: str = "", code: int = 200, context: Any = None) -> None:
+        """What theirs calls. Of a request that fails, and of one that nobody waits for, pieces are dropped."""
+        take = self.take
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            return
+        if take is None:
+            logger.warning(NOT_NOW)
+            return
+        if self.fault is not None:
+            return
+        try:
+            if threading.get_ident() != self.thread or dict(req_id_map) != {0: self.identity}:
+                raise ModelFault(NOT_NOW)
+            take(ret[0])
+        except Gone:
+            return
+        except KeyboardInterrupt:
+            raise
+        except SlotError as error:
+            self.fault = error
+        except BaseException as error:  # an object of theirs may do anything
+            self.fault = ModelFault("a piece of the answer could not be sent")
+            self.fault.__cause__ = error

@@ -16,7 +16,7 @@ from typing import Any
 from slotwise.worker.guard.batches import NO_DEVICE, Guard
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
-from slotwise.worker.guard.intermediate import Intermediate, Take
+from slotwise.worker.guard.intermediate import Gone, Intermediate, Take
 from slotwise.worker.guard.owned import Owned, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots
 from slotwise.worker.isolation import is_out_of_memory
@@ -40,15 +40,12 @@ def _failed(processor: Any) -> bool:
     return isinstance(status, int) and status >= 400
 
 
-class Gone(BaseException):
-    """Nobody waits for the answer any more: theirs is left where it sends its next piece. No Exception: it may catch those."""
-
-
 class Once(Guard):
     """See Guard; a request that fails costs its batch-mates nothing, since there are none.
 
     pieces: what theirs sends before the end. on_piece: takes each, where somebody waits for them, and says whether it was sent;
-    it may raise Gone. What was not sent is the beginning of the answer. steps: theirs is called until it stops.
+    it may raise Gone: then theirs is not called again, and runs to its end where it runs. What was not sent is the beginning of
+    the answer. steps: theirs is called until it stops.
     """
 
     def __init__(self, *about: Any, pieces: Intermediate, steps: bool = False, **named: Any) -> None:
@@ -70,14 +67,15 @@ class Once(Guard):
             piece = owned(value, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             if isinstance(piece, SlotError):
                 raise piece
+            size += len(piece.body)
+            self._refuse_if_long(size)
             if self.on_piece is None or not self.on_piece(piece):
                 kept.append(piece)
-                size += len(piece.body)
-                self._refuse_if_long(size)
 
         try:
             result = self._last(rows, slots, take)
             answer = owned(result, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
+            self._refuse_if_long(size + (len(answer.body) if isinstance(answer, Owned) else 0))
             slots.keep()
         except KeyboardInterrupt:
             raise
@@ -110,9 +108,7 @@ class Once(Guard):
     def _called(self, rows: list[Any], raw: Any, take: Take) -> Any:
         """What theirs gives for one request, in one call."""
         with self.pieces.taken(raw.request_ids[0], take):
-            result = one_each(self.theirs(rows, raw), 1)[0]
-            self.pieces.raise_fault()
-        return result
+            return one_each(self.theirs(rows, raw), 1)[0]
 
     def _verdict(self, error: BaseException, i: int, slots: BatchSlots) -> SlotError:
         """What the request gets on which theirs failed."""
@@ -130,13 +126,9 @@ class Once(Guard):
             return OutOfMemory("this input alone does not fit into the memory of the model's device")
         return verdict(error, self.bad_input, slots.rows[i])
 
-    def _whole(self, kept: list[Owned], answer: Owned) -> Owned | SlotError:
+    def _whole(self, kept: list[Owned], answer: Owned) -> Owned:
         """All pieces in one, as a client of TorchServe has them that waits for the end. Its head is the first call's."""
         body = b"".join([*[one.body for one in kept], answer.body])
-        try:
-            self._refuse_if_long(len(body))
-        except ModelFault as fault:
-            return fault
         head = kept[0] if self.steps and answer.status < 400 else answer
         return head._replace(body=body, tensor=False)
 

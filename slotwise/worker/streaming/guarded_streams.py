@@ -1,7 +1,7 @@
 """Serve a guarded handler that sends pieces of its answers, over a host's frames: one request after the other.
 
 Who asked for pieces gets each when theirs sends it. Everybody else gets them in one, at the end. Where nobody waits any more,
-theirs is left when it sends its next piece.
+theirs runs to its end: it may keep what it clears only there. It is not called again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, refusal, sent_back
-from slotwise.worker.guard.once import Gone, Once, OnPiece
+from slotwise.worker.guard.intermediate import Gone
+from slotwise.worker.guard.once import OnPiece
 from slotwise.worker.guard.owned import Owned
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.frames import BrokenFrame, Frame
@@ -27,8 +28,6 @@ TURN_S = 1.0  # how often it says that it lives while it computes again what was
 
 class PiecesGuard(Protocol):
     """The guard that is served."""
-
-    guard: Once
 
     @property
     def dead(self) -> bool:
@@ -67,7 +66,7 @@ class GuardedStreams:
 
     def _answer(self, link: HostLink, frame: Frame) -> None:
         request = self.as_request(frame)
-        stream = _PieceSender(link, frame, request, self.local.guard.max_response_bytes, tuple(self.sent.pop(frame.id, ())))
+        stream = _PieceSender(link, frame, request, tuple(self.sent.pop(frame.id, ())))
         answer = self.local.streamed(request, stream.take)
         if stream.gone:
             link.send([Frame(frames.PIECE, frame.id)])
@@ -80,12 +79,11 @@ class GuardedStreams:
 class _PieceSender:
     """One request's pieces on their way. begun: theirs has sent one that is to go on by itself. sent: by another worker."""
 
-    def __init__(self, link: HostLink, frame: Frame, request: Request, most: int | None, sent: tuple[bytes, ...]) -> None:
-        self.link, self.frame, self.request, self.most, self.sent = link, frame, request, most, sent
+    def __init__(self, link: HostLink, frame: Frame, request: Request, sent: tuple[bytes, ...]) -> None:
+        self.link, self.frame, self.request, self.sent = link, frame, request, sent
         self.outlet = Outlet(sent)
         self.wanted = bool(frame.flags & frames.STREAM)
         self.begun = self.headed = self.gone = False
-        self.bytes_out = 0
         self.told_at = time.monotonic()
 
     def take(self, piece: Owned) -> bool:
@@ -110,9 +108,6 @@ class _PieceSender:
             self.link.send([Frame(frames.PIECE, self.frame.id)])
 
     def _send(self, body: bytes, head: Callable[[], Answer]) -> None:
-        self.bytes_out += len(body)
-        if self.most is not None and self.bytes_out > self.most:
-            raise ModelFault(f"the answer has more than the {self.most} bytes that the server sends at most")
         data = self.outlet.put({"text": body.decode("utf-8", "surrogateescape")})
         if data is None:  # it was sent before; the host is told that this is not silence
             if time.monotonic() - self.told_at > TURN_S:

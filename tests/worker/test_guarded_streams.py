@@ -1,0 +1,155 @@
+"""A stranger's handler that sends pieces, over frames: what becomes of one request changes nothing for the next one."""
+
+from __future__ import annotations
+
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slotwise.worker.guard.intermediate import Intermediate
+from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.once import Once
+from slotwise.worker.guard.stand_in import StandInContext
+from slotwise.worker.hosts import frames
+from slotwise.worker.hosts.framed import LISTEN_S, HostLink, as_request
+from slotwise.worker.hosts.frames import Frame, FrameReader
+from slotwise.worker.streaming.guarded_streams import GuardedStreams
+
+Send = Callable[[Any], None]
+Theirs = Callable[[str, Send, Any], str]
+
+BOTH = pytest.mark.parametrize("flags", [frames.STREAM, 0], ids=["stream", "whole"])
+
+
+class Host:
+    """A host that asks one worker around theirs: `theirs(body, send, context)`, where send(piece) sends one."""
+
+    def __init__(self, theirs: Theirs, *, steps: bool = False, **terms: Any) -> None:
+        self.ours, worker = socket.socketpair()
+        self.link, pieces, raw = HostLink(worker), Intermediate(), StandInContext(Path(), 1, {"model": {}})
+
+        def handle(data: Any, context: Any) -> list[str]:
+            def send(piece: Any, message: str = "", code: int = 200) -> None:
+                pieces.send([piece], context.request_ids, message, code, context)
+
+            return [theirs(bytes(data[0].get("body", b"")).decode(), send, context)]
+
+        guard = Once(handle, raw.metrics, pieces=pieces, steps=steps, together=False, tensors=False, **terms)
+        self.local = LocalGuard(guard, raw, None, pieces=True)
+
+    def ask(self, *asked: tuple[str, int]) -> list[list[Frame]]:
+        """What the worker says of each request (a body, and flags), then what it says of none: beats and its end."""
+        for i, (body, flags) in enumerate(asked):
+            self.write(Frame(frames.REQUEST, i + 1, frames.request_text({}, ""), body.encode(), flags))
+
+        def received() -> Iterator[Frame]:
+            for frame in self.link.frames():
+                yield frame
+                if frame.id == len(asked):
+                    return
+
+        GuardedStreams(self.local, as_request).serve(self.link, received())
+        self.link.sock.close()
+        reader, said = FrameReader(frames.FROM_WORKER), list[Frame]()
+        while data := self.ours.recv(1 << 16):
+            said += reader.frames(data)
+        self.ours.close()
+        return [[frame for frame in said if frame.id == i] for i in [*range(1, len(asked) + 1), 0]]
+
+    def leave(self, request: int = 1) -> None:
+        """The client of this request leaves: the next piece finds it so."""
+        self.write(Frame(frames.CANCEL, request))
+        time.sleep(2 * LISTEN_S)
+
+    def write(self, frame: Frame) -> None:
+        self.ours.sendall(frame.head + frame.text + frame.body)
+
+
+def end_of(said: list[Frame]) -> tuple[int, str]:
+    """The status of an answer, and its text."""
+    if said[-1].kind == frames.ANSWER:
+        return frames.answer_about(said[-1].text)[0], said[-1].body.decode()
+    return 200, "".join(json.loads(frame.body)["text"] for frame in said[:-1])
+
+
+def history(host: Callable[[], Host]) -> Theirs:
+    """It forgets at the end of each answer, which on TorchServe always comes."""
+    kept: list[str] = []
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        kept.append(body)
+        for i in range(3):
+            send(f"({'+'.join(kept)})")
+            if body == "leaves" and i == 0:
+                host().leave()
+            if body == "object":
+                send(object())
+        kept.clear()
+        return "."
+
+    return theirs
+
+
+def producer(host: Callable[[], Host]) -> Theirs:
+    """A streamer that is made once, and filled in a thread for each request: so TorchServe's examples stream."""
+    streamer: queue.Queue[str | None] = queue.Queue()
+
+    def generate(body: str) -> None:
+        for _ in range(3):
+            streamer.put(f"({body})")
+        streamer.put(None)
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        thread = threading.Thread(target=generate, args=(body,))
+        thread.start()
+        for i, text in enumerate(iter(streamer.get, None)):
+            send(text)
+            if body == "leaves" and i == 0:
+                host().leave()
+            if body == "object":
+                send(object())
+        thread.join()
+        return "."
+
+    return theirs
+
+
+@BOTH
+@pytest.mark.parametrize("before", [frames.STREAM, 0], ids=["after-stream", "after-whole"])
+@pytest.mark.parametrize("first", ["leaves", "object", "a long one"])
+@pytest.mark.parametrize("made", [history, producer])
+def test_the_next_client_gets_its_own_whatever_became_of_the_one_before(
+    made: Callable[[Callable[[], Host]], Theirs], first: str, before: int, flags: int
+) -> None:
+    host = Host(made(lambda: host), max_response_bytes=20)
+    gone, *own, _ = host.ask((first, before), ("b", flags), ("c", flags))
+    assert [end_of(said) for said in own] == [(200, "(b)(b)(b)."), (200, "(c)(c)(c).")]
+    if first == "leaves":
+        assert (gone[-1].kind, gone[-1].flags) == (frames.PIECE, 0)
+        assert len(gone) == (2 if before else 1)
+    else:
+        assert end_of(gone)[0] == 500
+
+
+def test_between_two_calls_one_whose_client_has_gone_is_left() -> None:
+    calls: list[str] = []
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        calls.append(body)
+        context.stopping_criteria = [lambda answer: answer == "b"]
+        if body == "a":
+            host.leave()
+        return body or "more"
+
+    host = Host(theirs, steps=True)
+    gone, own, _ = host.ask(("a", frames.STREAM), ("b", frames.STREAM))
+    assert calls == ["a", "b"]
+    assert [(frame.kind, frame.flags) for frame in gone] == [(frames.PIECE, 0)]
+    assert end_of(own) == (200, "b")
