@@ -153,3 +153,34 @@ def test_between_two_calls_one_whose_client_has_gone_is_left() -> None:
     assert calls == ["a", "b"]
     assert [(frame.kind, frame.flags) for frame in gone] == [(frames.PIECE, 0)]
     assert end_of(own) == (200, "b")
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("body", "pieces", "status", "message"),
+    [
+        ("400", 0, 400, "too long"),
+        ("a b 413 c", 2, 413, "too long"),
+        ("a 302 b", 1, 500, "too long"),
+        ("429 fail", 0, 429, "too long"),
+        ("a object 400", 1, 500, "the handler's answer cannot be sent"),
+    ],
+)
+def test_a_piece_with_another_code_than_200_is_its_requests_error(
+    body: str, pieces: int, status: int, message: str, flags: int
+) -> None:
+    def theirs(body: str, send: Send, context: Any) -> str:
+        for word in body.split():
+            if word == "fail":
+                raise ValueError
+            if word.isdigit():
+                send("part", "too long", int(word))
+            else:
+                send(object() if word == "object" else word)
+        return "."
+
+    failed, own, _ = Host(theirs).ask((body, flags), ("a", flags))
+    assert [frame.kind for frame in failed[:-1]] == [frames.PIECE] * (pieces if flags else 0)
+    code, text = end_of(failed)
+    assert (code, json.loads(text)["error"]) == (status, {"code": status, "message": message})
+    assert end_of(own) == (200, "a.")

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from slotwise.worker.slot_errors import ModelFault, SlotError
+from slotwise.worker.slot_errors import ModelFault, SlotError, known_status
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +77,8 @@ class Intermediate:
         try:
             if threading.get_ident() != self.thread or dict(req_id_map) != {0: self.identity}:
                 raise ModelFault(NOT_NOW)
+            if code != 200:
+                raise _failed(code, message)
             take(ret[0])
         except Gone:
             return
@@ -87,3 +89,10 @@ class Intermediate:
         except BaseException as error:  # an object of theirs may do anything
             self.fault = ModelFault("a piece of the answer could not be sent")
             self.fault.__cause__ = error
+
+
+def _failed(code: Any, message: Any) -> SlotError:
+    """What theirs says with this code, which is not 200: TorchServe ends the request with it."""
+    error = SlotError(message or f"the handler sent a piece with the status {code}")
+    error.code = known_status(code)
+    return error
