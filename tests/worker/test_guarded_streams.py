@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.framed import LISTEN_S, HostLink, as_request
 from slotwise.worker.hosts.frames import Frame, FrameReader
+from slotwise.worker.streaming import guarded_streams
 from slotwise.worker.streaming.guarded_streams import GuardedStreams
 
 Send = Callable[[Any], None]
@@ -184,3 +186,46 @@ def test_a_piece_with_another_code_than_200_is_its_requests_error(
     code, text = end_of(failed)
     assert (code, json.loads(text)["error"]) == (status, {"code": status, "message": message})
     assert end_of(own) == (200, "a.")
+
+
+@pytest.mark.parametrize("steps", [False, True], ids=["pieces", "steps"])
+def test_a_whole_answer_in_pieces_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, steps: bool) -> None:
+    """Each piece may take `responseTimeout`; who hears nothing for so long ends the worker, and accuses the body."""
+    clock = _clock(monkeypatch)
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        if steps:
+            context.stopping_criteria = [lambda answer: clock[0] > 5]
+        for _ in range(1 if steps else 5):
+            clock[0] += 1.1
+            if not steps:
+                send("a")
+        return "b"
+
+    said, beats = Host(theirs, steps=steps).ask(("x", 0))
+    assert end_of(said) == (200, "bbbbb" if steps else "aaaaab")
+    assert [(frame.kind, frame.flags) for frame in beats] == [(frames.BEAT, frames.TURN)] * (4 if steps else 5)
+
+
+@BOTH
+def test_one_whose_client_has_gone_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
+    clock = _clock(monkeypatch)
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        host.leave()
+        for _ in range(5):
+            clock[0] += 1.1
+            send("a")
+        return "b"
+
+    host = Host(theirs, max_response_bytes=3)
+    said, beats = host.ask(("x", flags))
+    assert [(frame.kind, frame.flags) for frame in said] == [(frames.PIECE, 0)]
+    assert len(beats) == 3  # one that would have no end is not kept for nobody
+
+
+def _clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of the worker's beats, to be moved by hand."""
+    clock = [0.0]
+    monkeypatch.setattr(guarded_streams, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return clock

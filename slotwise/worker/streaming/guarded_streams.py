@@ -23,7 +23,7 @@ from slotwise.worker.steps.outlet import OTHER_PIECES, Outlet
 if TYPE_CHECKING:
     from slotwise.worker.hosts.framed import HostLink
 
-TURN_S = 1.0  # how often it says that it lives while it computes again what was sent
+TURN_S = 1.0  # how often it says that theirs goes on: its pieces may be kept, sent before, or nobody's
 
 
 class PiecesGuard(Protocol):
@@ -88,6 +88,9 @@ class _PieceSender:
 
     def take(self, piece: Owned) -> bool:
         """Send a piece; False where it is to be kept for the whole answer. Raises Gone, or SlotError."""
+        if time.monotonic() - self.told_at > TURN_S:
+            self.told_at = time.monotonic()
+            self.link.send([Frame(frames.BEAT, flags=frames.TURN)])
         if self.link.gone():
             self.gone = True
             raise Gone
@@ -109,10 +112,7 @@ class _PieceSender:
 
     def _send(self, body: bytes, head: Callable[[], Answer]) -> None:
         data = self.outlet.put({"text": body.decode("utf-8", "surrogateescape")})
-        if data is None:  # it was sent before; the host is told that this is not silence
-            if time.monotonic() - self.told_at > TURN_S:
-                self.told_at = time.monotonic()
-                self.link.send([Frame(frames.BEAT, flags=frames.TURN)])
+        if data is None:  # it was sent before
             return
         text = b""
         if not self.headed:
