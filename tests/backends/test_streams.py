@@ -19,7 +19,7 @@ import pytest
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, RawHeaders, Refused
-from slotwise.backends.local import model_queue
+from slotwise.backends.local import model_queue, worker_link
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.queue_members import StreamWorker
@@ -165,6 +165,20 @@ def test_whatever_a_worker_that_streams_does_nobody_else_loses_or_gets_a_piece_t
                 assert (outcome.status, guilty.convicted) == (500, 1)
             more = lie == "twice"  # in the next worker nobody can tell that its third piece is its first
             assert len(guilty.pieces.got) == 2 + more  # type: ignore[union-attr]
+
+    asyncio.run(history())
+
+
+def test_a_worker_whose_engine_is_dead_is_let_go_at_once(lying: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It beats on: a thread of the handler's may keep its process."""
+    monkeypatch.setattr(worker_link, "REAP_S", 0.2)
+
+    async def history() -> None:
+        async with serving_streams(replace(lying, response_timeout_s=600.0), 2) as served:
+            guilty = asked("dead", "guilty", Pieces())
+            with pytest.raises(Refused) as refused:
+                await asyncio.wait_for(served.answer(guilty), 30)
+            assert (refused.value.status, guilty.convicted) == (500, 1)
 
     asyncio.run(history())
 

@@ -229,6 +229,7 @@ class WorkerLink(asyncio.Protocol):
             if not frame.flags & frames.DEAD:
                 raise BrokenFrame("a batch that is over, of a worker that has none")
             self.queue.done(worker, dead=True)
+            self.transport.close()  # whatever it has in hand goes on in another one; its process may not end
         elif frame.kind == frames.ANSWER:
             status, headers = frames.answer_about(frame.text)
             self.queue.answered(worker, frame.id, BackendAnswer(status, headers, frame.body))
