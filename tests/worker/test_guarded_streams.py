@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.worker.guard import once
 from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
 from slotwise.worker.guard.once import Once
@@ -229,3 +230,24 @@ def _clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = [0.0]
     monkeypatch.setattr(guarded_streams, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     return clock
+
+
+@BOTH
+@pytest.mark.parametrize("body", ["a", "", "leaves"])
+def test_a_request_that_ends_the_device_is_in_hand_when_its_worker_ends(
+    monkeypatch: pytest.MonkeyPatch, body: str, flags: int
+) -> None:
+    """Whom nobody has in hand then nobody accuses, and it ends one worker after the other."""
+    monkeypatch.setattr(once, "device_alive", lambda: False)
+
+    def theirs(body: str, send: Send, context: Any) -> str:
+        if body == "leaves":
+            host.leave()
+        if body:
+            send("a")
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    host = Host(theirs)
+    said, rest = host.ask((body, flags))
+    assert [frame.flags for frame in said] == [frames.MORE] * (body == "a" and bool(flags))
+    assert [(frame.kind, frame.flags) for frame in rest] == [(frames.DONE, frames.DEAD)]

@@ -68,6 +68,8 @@ class GuardedStreams:
         request = self.as_request(frame)
         stream = _PieceSender(link, frame, request, tuple(self.sent.pop(frame.id, ())))
         answer = self.local.streamed(request, stream.take)
+        if self.local.dead:  # without an answer it is in hand when this worker ends, and is known where it ends the next one
+            return
         if stream.gone:
             link.send([Frame(frames.PIECE, frame.id)])
         elif answer.status >= 400 or not stream.begun:
