@@ -164,8 +164,8 @@ def _tensor(body: Any, kind: str) -> Any:
             array = np.array(json.loads(body, parse_constant=_no_number))
         else:
             array = np.genfromtxt(io.StringIO(body), delimiter=",", loose=False)  # loose: text would be NaN, a header too
-        tensor = torch.FloatTensor(array)
-    except (ValueError, TypeError, EOFError, RecursionError) as error:
+        tensor = torch.as_tensor(array, dtype=torch.float32)  # FloatTensor takes one whole number as a size
+    except (ValueError, TypeError, EOFError, RuntimeError, OverflowError) as error:
         raise BadRequest(f"the body is no array as {kind}") from error
     if torch.isinf(tensor).any():
         raise BadRequest("a number is beyond float32")

@@ -133,6 +133,16 @@ def test_without_functions_it_is_the_toolkits_torchscript(scripted: Served) -> N
     assert [answers[i].value for i in (0, 1, 3)] == [[[3.0], [7.0]], [[3.0], [7.0]], [[11.0]]]
 
 
+def test_a_body_that_is_one_whole_number_is_that_number(tmp_path: Path) -> None:
+    """It was taken as a size: the answer was memory that had held another client's numbers."""
+    torch.jit.script(torch.nn.Identity()).save(str(tmp_path / "model.pt"))
+    echo = Served.of(build(unpacked(tmp_path, "echo", {}), tmp_path / "store"), {})
+    numbers = {b"5": 5.0, b"-1": -1.0, b"0": 0.0, b"true": 1.0, b"20000": 20000.0, b"5.0": 5.0, b"[5]": [5.0]}
+    answers = echo.ask(list(numbers), [JSON] * len(numbers))
+    assert [(answer.code, answer.value) for answer in answers] == [(200, value) for value in numbers.values()]
+    assert [answer.code for answer in echo.ask([b"1" + b"0" * 30, b"18446744073709551615"], [JSON] * 2)] == [400, 400]
+
+
 def test_answers_are_in_the_form_that_is_asked_for(scripted: Served) -> None:
     wishes = ["text/csv", "application/x-npy", "image/png, text/csv", "image/png"]
     answers = scripted.ask([b"[[1, 2]]"] * 4, [{**JSON, "accept": wish} for wish in wishes])
