@@ -11,13 +11,26 @@ record=$SLOTWISE_HOME/default/gateway.json # there while a gateway runs
 store=$SLOTWISE_HOME/models                # the image's /app/model_store leads there
 
 archives() { # the archives of the first folder that has any: KServe's, as TorchServe wants it there, SageMaker's, the image's
-    for folder in ${MODEL_FOLDERS:-/mnt/models /mnt/models/model-store /opt/ml/model /models}; do
+    local folders folder without=
+    read -ra folders <<<"${MODEL_FOLDERS:-/mnt/models /mnt/models/model-store /opt/ml/model /models}"
+    found=()
+    [ ${#folders[@]} -gt 1 ] || only_mounted=
+    for folder in "${folders[@]}"; do
+        [ ! "$many" ] || break # SageMaker says later which
+        if [ "$folder" = "${folders[-1]}" ] && [ "$without$only_mounted" ]; then # the image's are no answer to what is mounted
+            without=${without:-${folders[-2]}}
+            echo "error: $without holds no .mar, or cannot be read by uid $(id -u)" >&2
+            echo "hint: put archives there; \`slotwise migrate\` makes a model that can be built of a model.tar.gz" >&2
+            return 2
+        fi
         found=("$folder"/*.mar)
         [ ${#found[@]} -eq 0 ] || break
+        if [ -e "$folder" ] && ! { [ -r "$folder" ] && [ -x "$folder" ] && [ -z "$(ls -A "$folder")" ]; }; then
+            without=${without:-$folder}
+        fi
     done
     mkdir -p "$SLOTWISE_HOME"
-    if [ "$many" ]; then found=(); fi # SageMaker says later which
-    if [ "${GUARD:-}$many" ]; then # copies, and a guard around each that another tool made
+    if [ "$guard$many" ]; then # copies, and a guard around each that another tool made
         [ ! -L "$store" ] || rm "$store"
         mkdir -p "$store"
     elif [ -L "$store" ] || [ ! -e "$store" ]; then
@@ -27,7 +40,7 @@ archives() { # the archives of the first folder that has any: KServe's, as Torch
 
 server() {
     archives
-    exec slotwise serve "${found[@]}" --profile "$PROFILE" --server "$SERVER" ${GUARD:+--guard} "$@"
+    exec slotwise serve "${found[@]}" --profile "$PROFILE" --server "$SERVER" ${guard:+--guard} "$@"
 }
 
 gateway() {
@@ -76,7 +89,8 @@ both() {
     exit $code
 }
 
-server_options=() gateway_options=() many=
+server_options=() gateway_options=() many= only_mounted= guard=${GUARD:-}
+case ${guard,,} in 0 | no | off | false) guard= ;; esac
 word=${1:-all}
 [ $# -eq 0 ] || shift
 [ "$word $#" != "serve 0" ] || word=sagemaker
@@ -87,6 +101,7 @@ case $word in
         both
         ;;
     sagemaker) # who answers within its 60 s; 8080 is the gateway's there
+        only_mounted=1
         server_options=(--port 18080)
         gateway_options=(--port "${SAGEMAKER_BIND_TO_PORT:-8080}" --translation-port -1 --timeout-s 58)
         if [ "${SAGEMAKER_MULTI_MODEL:-}" = true ]; then

@@ -277,6 +277,45 @@ def test_archives_of_a_mounted_folder_are_served_from_there(log: Path, folder: s
     assert (log.parent / "state" / "models").resolve() == log.parent / folder  # so that nothing is copied
 
 
+@pytest.mark.parametrize(
+    ("word", "folder"), [("server", "mnt"), ("server", "ml"), ("all", "mnt"), ("serve", "ml"), ("serve", "")]
+)
+def test_the_images_models_never_stand_for_what_is_mounted(
+    log: Path, word: str, folder: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A model.tar.gz with a network and no archive was answered by the image's own digits."""
+    archive(log, "image", "digits.mar")
+    if folder:
+        archive(log, folder, "model.pth")
+    assert entry(log, word, fail="serve").wait(120) == 2
+    assert (
+        f"error: {log.parent}/{folder or 'ml'} holds no .mar, or cannot be read by uid {os.getuid()}\n"
+        in capfd.readouterr().err
+    )
+    assert not any("serve" in line for line in log.read_text().splitlines())
+
+
+def test_one_folder_that_is_named_is_served(log: Path) -> None:
+    named = archive(log, "elsewhere", "digits.mar")
+    assert entry(log, "serve", fail="serve", MODEL_FOLDERS=str(Path(named).parent)).wait(120) == 3
+    assert any(line.startswith(f"start serve {named}") for line in log.read_text().splitlines())
+
+
+def test_an_empty_folder_is_as_none(log: Path) -> None:
+    other = archive(log, "image", "other.mar")
+    (log.parent / "mnt").mkdir()
+    assert entry(log, "server", fail="serve").wait(120) == 3
+    assert said(log, 1) == [f"start serve {other} --profile cpu --server torchserve"]
+
+
+@pytest.mark.parametrize("word", ["0", "no", "False", "off", ""])
+def test_a_guard_that_is_switched_off_is_off(log: Path, word: str) -> None:
+    mounted = archive(log, "mnt", "theirs.mar")
+    assert entry(log, "server", fail="serve", GUARD=word).wait(120) == 3
+    assert said(log, 1) == [f"start serve {mounted} --profile cpu --server torchserve"]
+    assert (log.parent / "state" / "models").is_symlink()
+
+
 def test_a_guard_gets_a_folder_to_write_to(log: Path) -> None:
     mounted = archive(log, "mnt", "theirs.mar")
     assert entry(log, "server", fail="serve").wait(120) == 3
