@@ -21,6 +21,7 @@ from slotwise.drop_in.archive_source import SUFFIXES, DeployedArchives
 from slotwise.drop_in.configuration import Configuration, read_properties
 from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.model_table import REFUSED
+from slotwise.drop_in.snapshots import models_of, newest
 from slotwise.errors import SlotwiseError
 from slotwise.migrate.around import Around
 from slotwise.migrate.findings import Finding, Verdict, need_new
@@ -28,6 +29,9 @@ from slotwise.migrate.findings import Finding, Verdict, need_new
 LEFT_BEHIND = {"logs", ".git", "__pycache__", "key_file.json"}  # a server's own, or nobody's
 MOST_TEXT_BYTES = 1 << 18  # of a file that is read to be changed
 MOST_FILES = 20_000
+MOST_NAMED = 20
+KEPT = ("minWorkers", "maxWorkers", "batchSize", "maxBatchDelay")
+ANEW = "register in the copy what it is to have, too"
 NEEDED = (*SUFFIXES, ".war", ".properties")
 
 
@@ -42,7 +46,8 @@ class Deployment:
         self.changed: dict[Path, bytes] = {}  # what is written otherwise than it was
         self.guarded: dict[Path, Path] = {}  # and archives
         self.configuration: Path | None = None
-        self.store: Path | None = None
+        self.keys: dict[str, str] = {}  # of that one
+        self.with_archives: list[Path] = []  # folders
 
     def read(self, work: Path) -> list[Finding]:
         """Look at everything. work: a folder for archives that get a guard. Raises SlotwiseError where there is nothing."""
@@ -64,6 +69,13 @@ class Deployment:
                 f"{self.folder} has nothing of TorchServe's or SageMaker's",
                 "name a folder with a config.properties, archives or a Dockerfile, or a model.tar.gz",
             )
+        for place in dict.fromkeys([self.folder, *(file.parent for file in self.files)]):
+            if snapshot := newest(place / "logs" / "config"):
+                self._say(self._name(snapshot), "note", _restored(snapshot))
+        if len(self.with_archives) > 1:
+            folders = ", ".join(map(self._name, self.with_archives))
+            served = self._store() or self.folder / self.keys["model_store"].strip()
+            self._say(folders, "note", f"each has archives; the line serves those of {served.relative_to(self.folder)}")
         for link in self.outward:
             needed = os.path.abspath(link) in self.stores or _may_be_needed(link)
             what = ", and what the deployment needs may lie behind it: put that into the folder" if needed else ""
@@ -94,8 +106,20 @@ class Deployment:
         """The line that starts the copy on this machine."""
         words = ["slotwise torchserve --start"]
         words += [f"--ts-config {shlex.quote(self._name(self.configuration))}"] if self.configuration else []
-        words += [f"--model-store {shlex.quote(self._name(self.store))} --models all"] if self.store else []
+        if store := self._store():
+            words += [f"--model-store {shlex.quote(self._name(store))}"]
+        if self.with_archives and not self.keys.keys() & {"load_models", "model_snapshot"}:
+            words += ["--models all"]
         return f"cd {shlex.quote(str(out))} && {' '.join(words)}"
+
+    def _store(self) -> Path | None:
+        """The folder for --model-store, which wins over the file's model_store: None where that one is in the copy, too."""
+        named = self.keys.get("model_store", "").strip()
+        own = Path(os.path.realpath(self.folder / named))
+        if named and own.is_dir() and own.is_relative_to(root := self.folder.resolve()):
+            return self.folder / own.relative_to(root) if os.path.isabs(named) else None
+        alike = [folder for folder in self.with_archives if folder.name == Path(named).name]
+        return next(iter([*alike, *self.with_archives]), None)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self.folder).as_posix()
@@ -104,7 +128,8 @@ class Deployment:
         self.findings.append(Finding(what, verdict, about))
 
     def _archive(self, path: Path, name: str, work: Path) -> None:
-        self.store = self.store or path.parent
+        if path.parent not in self.with_archives:
+            self.with_archives.append(path.parent)
         folder = work / str(len(self.findings))
         store = {"model_store": str(path.parent)}
         try:
@@ -134,7 +159,10 @@ class Deployment:
             return
         if not keys.keys() & KEYS.keys():
             return
-        self.configuration = self.configuration or file
+        if self.configuration is None:
+            self.configuration, self.keys = file, keys
+        else:
+            self._say(name, "note", f"the line starts with {self._name(self.configuration)}, not with this one")
         self.stores |= {os.path.abspath(self.folder / keys[key]) for key in ("model_store", "workflow_store") if key in keys}
         text = file.read_text("latin-1")  # as Java reads it
         uses = {key: KEYS[key].use if key in KEYS else "unknown" for key in keys}
@@ -225,6 +253,21 @@ def _text(file: Path) -> str | None:
 
 def _commented(text: str, key: str) -> str:
     return re.sub(rf"^(\s*{re.escape(key)}\s*[=: ])", r"# not here: \1", text, flags=re.MULTILINE)
+
+
+def _restored(snapshot: Path) -> str:
+    """What a start without --ts-config made of a snapshot, which the copy does not have."""
+    try:
+        models = models_of(read_properties(snapshot).get("model_snapshot", '{"models": {}}'), "model_snapshot")
+    except SlotwiseError as error:
+        return f"it is not copied, and cannot be read: {_reason(error)}"
+    said = []
+    for one in models[:MOST_NAMED]:
+        numbers = [f"{key} {one.number(key)}" for key in KEPT if one.number(key) is not None]
+        default = ["the default"] if one.settings.get("defaultVersion") else []
+        said.append(f"{one.name} {one.version} ({', '.join([one.archive, *default, *numbers])})")
+    said += [f"{len(models) - MOST_NAMED} more"] if len(models) > MOST_NAMED else []
+    return f"a start without --ts-config had the models of this snapshot: {', '.join(said) or 'none'}; it is not copied: {ANEW}"
 
 
 def _reason(error: SlotwiseError | ApiError) -> str:

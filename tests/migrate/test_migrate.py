@@ -18,6 +18,7 @@ from slotwise.migrate.deployment import migrate
 from slotwise.migrate.findings import worst
 from slotwise.migrate.sagemaker import export_sagemaker, is_sagemaker, migrate_sagemaker
 from slotwise.model_spec import load_spec
+from tests.drop_in.stores import archive
 from tests.migrate.twenty import OWN_FUNCTIONS, TWENTY, command, made
 
 pytest.importorskip("model_archiver")
@@ -38,9 +39,9 @@ def test_what_is_said_of_the_twenty(name: str, tmp_path: Path) -> None:
     for words in told.about:
         assert any(words in finding.about for finding in findings), findings
     assert {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()} == before
-    for archive in out.rglob("*.mar"):
-        assert "_slotwise_guard/__init__.py" in zipfile.ZipFile(archive).namelist()
-        inspect(archive)
+    for guarded in out.rglob("*.mar"):
+        assert "_slotwise_guard/__init__.py" in zipfile.ZipFile(guarded).namelist()
+        inspect(guarded)
 
 
 def test_only_the_words_change_that_have_to(tmp_path: Path) -> None:
@@ -109,6 +110,46 @@ def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "config.properties").read_text().splitlines()
     assert lines == [*(f"# not here: {line}" for line in KEYS[:2]), *KEYS[2:]]
     assert start.endswith("slotwise torchserve --start --ts-config config.properties --model-store model-store --models all")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ("model_store=model-store\nload_models=shop=echo.mar", ""),
+        ("model_store=./model-store\n", " --models all"),
+        ("model_store=/home/model-server/model-store\nmodel_snapshot={}", " --model-store model-store"),
+        ("model_store={folder}/model-store\nload_models=none", " --model-store model-store"),
+        ("load_models=a.mar", " --model-store archive-old"),
+        ("model_store=../elsewhere", " --model-store archive-old --models all"),
+    ],
+)
+def test_the_line_serves_what_the_deployment_served(lines: str, words: str, tmp_path: Path) -> None:
+    """It named the first folder with an archive, and every model, whatever the configuration said."""
+    folder = made(tmp_path, "a store alone")
+    archive(folder / "archive-old", "echo", "echo", version="0.9")
+    (folder / "config.properties").write_text("metrics_mode=prometheus\n" + lines.replace("{folder}", str(folder)))
+    findings, start = migrate(folder, None, IMAGE)
+    assert start.endswith(f"--start --ts-config config.properties{words}"), start
+    served = "archive-old" if "old" in words or "elsewhere" in words else "model-store"
+    assert f"each has archives; the line serves those of {served}" in [finding.about for finding in findings]
+
+
+def test_what_a_snapshot_kept_is_said(tmp_path: Path) -> None:
+    """Models that were registered while it ran were left out without a word."""
+    folder = tmp_path / "d"
+    (folder / "logs" / "config").mkdir(parents=True)
+    (folder / "config.properties").write_text("metrics_mode=prometheus\n")
+    one = {"defaultVersion": True, "marName": "a-1.mar", "minWorkers": 2, "maxWorkers": 4, "batchSize": 8, "maxBatchDelay": 50}
+    models = json.dumps({"models": {"shop": {"1.0": one, "2.0": {"marName": "a-2.mar"}}}})
+    for name, text in (("20250101000000000-startup", "no snapshot"), ("20260101000000000-snapshot", models)):
+        (folder / "logs" / "config" / f"{name}.cfg").write_text(f"model_snapshot={text}\n")
+    findings, _ = migrate(folder, tmp_path / "out", IMAGE)
+    (said,) = [one for one in findings if one.what.startswith("logs/")]
+    assert (said.what, said.verdict) == ("logs/config/20260101000000000-snapshot.cfg", "note")
+    assert "shop 1.0 (a-1.mar, the default, minWorkers 2, maxWorkers 4, batchSize 8, maxBatchDelay 50), shop 2.0" in said.about
+    (folder / "logs" / "config" / "20270101000000000-x.cfg").write_text("model_snapshot=[\n")
+    findings, _ = migrate(folder, None, IMAGE)
+    assert [one.verdict for one in findings if "cannot be read" in one.about] == ["note"]
 
 
 def test_a_links_content_in_an_archive_that_is_a_folder_is_not_copied(tmp_path: Path) -> None:
