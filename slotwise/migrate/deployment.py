@@ -8,6 +8,7 @@ everything else        is copied, links to the deployment's own folders as links
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shlex
@@ -164,10 +165,10 @@ class Deployment:
         else:
             self._say(name, "note", f"the line starts with {self._name(self.configuration)}, not with this one")
         self.stores |= {os.path.abspath(self.folder / keys[key]) for key in ("model_store", "workflow_store") if key in keys}
-        text = file.read_text("latin-1")  # as Java reads it
         uses = {key: KEYS[key].use if key in KEYS else "unknown" for key in keys}
         used = sum(use == "used" for use in uses.values())
         self._say(name, "works", f"{used} of its {len(keys)} keys mean the same here")
+        refused = set()
         for key, use in uses.items():
             if use == "unknown":
                 self._say(f"{name}: {key}", "note", "TorchServe does not know it, and nor does this")
@@ -175,8 +176,10 @@ class Deployment:
                 self._say(f"{name}: {key}", "note", KEYS[key].note)
             elif use == "refused" and keys[key].strip().lower() != "false":
                 self._say(f"{name}: {key}", "cannot", KEYS[key].note)
-                text = _commented(text, key)
-                self.changed[file] = text.encode("latin-1")
+                refused.add(key)
+        if refused:
+            text = file.read_bytes().decode("latin-1")  # as Java reads it
+            self.changed[file] = _commented(text, refused).encode("latin-1")
         kept = {key: value for key, value in keys.items() if uses[key] == "used" and "$$" not in value}
         try:
             Configuration({**kept, "model_store": str(file.parent)}).check()
@@ -251,8 +254,15 @@ def _text(file: Path) -> str | None:
         return None
 
 
-def _commented(text: str, key: str) -> str:
-    return re.sub(rf"^(\s*{re.escape(key)}\s*[=: ])", r"# not here: \1", text, flags=re.MULTILINE)
+def _commented(text: str, keys: set[str]) -> str:
+    """A configuration without these keys: every line of theirs, also one that goes on, is a comment."""
+    import javaproperties  # noqa: PLC0415  optional, the extra gateway
+
+    written = []
+    for part in javaproperties.parse(io.StringIO(text)):
+        refused = isinstance(part, javaproperties.KeyValue) and part.key in keys
+        written.append(re.sub(r"[^\r\n]+", r"# not here: \g<0>", part.source) if refused else part.source)
+    return "".join(written)
 
 
 def _restored(snapshot: Path) -> str:

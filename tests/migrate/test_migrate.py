@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.archive.inspection import inspect
+from slotwise.drop_in.configuration import read_properties
 from slotwise.errors import SlotwiseError
 from slotwise.migrate.around import Around
 from slotwise.migrate.deployment import migrate
@@ -110,6 +111,20 @@ def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "config.properties").read_text().splitlines()
     assert lines == [*(f"# not here: {line}" for line in KEYS[:2]), *KEYS[2:]]
     assert start.endswith("slotwise torchserve --start --ts-config config.properties --model-store model-store --models all")
+
+
+def test_a_key_that_is_refused_is_gone_however_it_is_written(tmp_path: Path) -> None:
+    """A blank line before it, a tab as separator, a line that goes on or an escape kept it alive."""
+    folder = tmp_path / "d"
+    folder.mkdir()
+    (folder / "config.properties").write_bytes(
+        b"model_store=s\r\n\r\nkeystore=a.p12\n\n\tkeystore_pass\tsecret\n"
+        b"keystore_type = \\\n  PKCS12\rkey\\u0073tore:b\nmetrics_mode=log"
+    )
+    migrate(folder, tmp_path / "out", IMAGE)
+    copied = tmp_path / "out" / "config.properties"
+    assert read_properties(copied) == {"model_store": "s", "metrics_mode": "log"}
+    assert copied.read_bytes().startswith(b"model_store=s\r\n\r\n# not here: keystore=a.p12\n\n# not here: \tkeystore_pass")
 
 
 @pytest.mark.parametrize(
