@@ -192,9 +192,7 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
 
     Raises SlotwiseError where there is nothing to migrate, or `out` is not empty.
     """
-    need_new(out)
-    if out and out.resolve().is_relative_to(folder.resolve()):
-        raise SlotwiseError(f"{out} is inside {folder}", "name a folder beside it")
+    need_new(out, folder)
     deployment = Deployment(folder, image)
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         findings = deployment.read(Path(work))

@@ -28,7 +28,9 @@ def worst(findings: Iterable[Finding]) -> Verdict:
     return "cannot" if "cannot" in found else "note" if "note" in found else "works"
 
 
-def need_new(out: Path | None) -> None:
-    """Raise SlotwiseError where there is something already where a migration is to write."""
+def need_new(out: Path | None, source: Path) -> None:
+    """Raise SlotwiseError where something is already where a migration is to write, or that is inside what is read."""
     if out and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SlotwiseError(f"{out} is there already", "name a new folder with --out")
+    if out and out.resolve().is_relative_to(source.resolve()):
+        raise SlotwiseError(f"{out} is inside {source}", "name a folder beside it")

@@ -45,8 +45,8 @@ def is_sagemaker(path: Path) -> bool:
 
 def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
     """What becomes of a SageMaker model; its folder is written to `out`, where one is named. Raises SlotwiseError."""
+    need_new(out, path)
     _check_name(name, "name it with --name")
-    need_new(out)
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         folder = path
         if path.is_file():

@@ -295,6 +295,17 @@ def test_a_model_tar_gz_becomes_a_models_folder(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "code" / "serve.py").read_text() == program
 
 
+def test_a_sagemaker_model_is_never_copied_into_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "sgm"
+    (folder / "code").mkdir(parents=True)
+    (folder / "code" / "inference.py").write_text("def model_fn(d): pass")
+    (tmp_path / "link").symlink_to(folder)
+    for out in (folder / "code" / "new", folder / "new", tmp_path / "link" / "new"):
+        with pytest.raises(SlotwiseError, match="is inside"):
+            migrate_sagemaker(folder, out, "new")
+    assert sorted(path.name for path in folder.rglob("*")) == ["code", "inference.py"]
+
+
 def test_every_name_of_a_file_is_written_or_said(tmp_path: Path) -> None:
     """A file `w😀.bin` gave a model.toml that nobody could read, and .cache was left out without a word."""
     program = b"def model_fn(d): pass"
