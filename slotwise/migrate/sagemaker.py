@@ -82,7 +82,7 @@ def export_sagemaker(info: ArchiveInfo, out: Path) -> None:
     if out.exists() and not _is_export(out, info.name):
         raise SlotwiseError(f"{out} is there already, and is no export of {info.name}", "name another file with --out")
     with written_whole(out) as unfinished, tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
-        packed.add(info.path, f"{info.name}.mar", filter=_nobodys)
+        packed.add(info.path.resolve(), f"{info.name}.mar", filter=_nobodys)
 
 
 def _check_name(name: str, hint: str) -> None:

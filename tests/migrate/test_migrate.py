@@ -354,9 +354,10 @@ def test_a_tarball_writes_nothing_outside(tmp_path: Path) -> None:
 def test_an_archive_becomes_the_same_model_tar_gz_twice(tmp_path: Path) -> None:
     migrate(made(tmp_path, "a store alone"), tmp_path / "out", "x")
     info = inspect(tmp_path / "out" / "model-store" / "echo.mar")
-    for name in ("a.tar.gz", "b.tar.gz"):
-        export_sagemaker(info, tmp_path / name)
-    with tarfile.open(tmp_path / "a.tar.gz") as first:
+    (tmp_path / "link.mar").symlink_to(info.path)
+    for name, one in {"a": info, "b": info, "link": inspect(tmp_path / "link.mar")}.items():
+        export_sagemaker(one, tmp_path / f"{name}.tar.gz")
+    with tarfile.open(tmp_path / "link.tar.gz") as first:
         (member,) = first.getmembers()
         assert (member.name, member.size) == ("echo.mar", info.size_bytes)
         content = first.extractfile(member)
