@@ -3,7 +3,8 @@
 #   serve      a server with config.properties of this folder; further options of torchserve's may follow
 #   healthy    the probe: every model has its workers
 #   any other  a command, for example: torchserve --start --model-store model-store --models a=a.mar
-# A server that a command has started goes on alone: the container stays as long as it does, and ends it in order.
+# A server that a command has started goes on alone: the container stays as long as it does, and ends it in order. Where the
+# server ends by itself the container fails.
 set -eu
 pid_file=${TMPDIR:-/tmp}/.model_server.pid
 
@@ -23,11 +24,18 @@ case ${1:-serve} in
     healthy) healthy ;;
     *)
         case "$*" in *--foreground*) exec "$@" ;; esac
-        trap 'torchserve --stop --foreground' TERM INT
+        told= started=
+        trap 'told=1; torchserve --stop --foreground' TERM INT
+        case "$*" in torchserve\ *--start*) started=1 ;; esac
         "$@"
         while running; do
+            started=1
             sleep 1 &
             wait $! || true
         done
+        if [ "$started" ] && [ ! "$told" ]; then
+            echo "error: the server has ended, and nobody told this container to" >&2
+            exit 1
+        fi
         ;;
 esac

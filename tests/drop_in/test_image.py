@@ -68,13 +68,14 @@ def test_a_server_that_goes_on_alone_is_stayed_with_and_ended_in_order(environ: 
         os.kill(int(pid_file.read_text()), 0)
 
 
-def test_it_ends_with_the_server(environ: dict[str, str]) -> None:
+def test_it_fails_with_a_server_that_is_killed(environ: dict[str, str]) -> None:
+    """It exited 0, so that nobody started it again."""
     process = subprocess.Popen([str(ENTRY), "torchserve", "--start"], env=environ)
     end = time.monotonic() + WAIT_S
     while not (pid_file := Path(environ["TMPDIR"]) / ".model_server.pid").exists() and time.monotonic() < end:
         time.sleep(0.02)
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
-    assert process.wait(WAIT_S) == 0
+    assert process.wait(WAIT_S) == 1
 
 
 def test_the_build_context_holds_what_is_copied() -> None:
