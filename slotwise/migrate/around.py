@@ -19,7 +19,13 @@ IMAGE = re.compile(rf"(?<![\w./:@-])(?:docker\.io/)?pytorch/torchserve(?:-nightl
 LIKE_IT = re.compile(r"(?:[\w.-]+(?::\d+)?/)*pytorch/torchserve[\w.:@/-]*")
 FROM = r"^(\s*(?i:FROM)\s+(?:--\S+\s+)*)"
 ARG = r"^(\s*(?i:ARG)\s+{}=[\"']?)"
-WORD = re.compile(r"(?<![\w/.-])torchserve(?=\s+--(?:start|stop|version)\b)")
+OPTIONS = r"start|stop|foreground|ts-config|model-store|workflow-store|models|(?:cpp-)?log-config|no-config-snapshots|ncs"
+MORE_OPTIONS = r"plugins-path|ppath|disable-token-auth|dt|enable-model-api|version"
+WORD = re.compile(rf"(?<![\w/.-])(?<!slotwise )torchserve(?=(?:\s|\\\r?\n)+(?:-v|--(?:{OPTIONS}|{MORE_OPTIONS}))(?![\w-]))")
+ANY_WORD = re.compile(r"(?<![\w.-])(?<!slotwise )(?<!pytorch/)torchserve(?![\w.:@/-])")
+PROSE = (".md", ".rst", ".txt")
+CONTINUED = re.compile(r"\\\r?\n")
+END = re.compile(r"(?:(?<=\s)\d)?[<>]|[;&|)`\n]")  # of a command in a line
 GPU = "on a GPU: build Dockerfile.torchserve with a CUDA build of torch; that was not tried"
 OWN_CODE = "a Python environment of its own: /home/venv is /opt/venv in the image here"
 VERSION = "its runtimeVersion names TorchServe's image: take it out"
@@ -45,11 +51,13 @@ class Around:
             found, changed = self._yaml(text)
         elif name.endswith(".sh") or text.startswith("#!"):
             found, changed = self._script(text)
+        elif WORD.search(text) and not name.lower().endswith(PROSE):  # a Makefile, a unit of systemd's
+            found = list(_still(text))
         return [*found, *self._left(changed)], changed
 
     def _left(self, changed: str) -> Iterator[Said]:
         """A note for each image that may be TorchServe's, and is named still."""
-        lines = [line for line in changed.replace(self.image, "").splitlines() if not line.lstrip().startswith("#")]
+        lines = [line for line in changed.replace(self.image, "").splitlines() if not _is_comment(line)]
         for image in sorted(set(LIKE_IT.findall("\n".join(lines)))):
             yield "note", f"{image} is not changed: where that is TorchServe's image, name {self.image} instead"
 
@@ -104,13 +112,23 @@ class Around:
         return (found + [one for words in commands for one in _said(words)] if found else []), changed
 
     def _script(self, text: str) -> tuple[list[Said], str]:
-        if not WORD.search(text):
-            return [], text
-        found: list[Said] = [("works", "says `slotwise torchserve`")]
-        for line in text.replace("\\\n", " ").splitlines():
-            if (match := WORD.search(line)) and not line.lstrip().startswith("#"):
-                found += _said(_words(re.split(r"[;&|<>]", line[match.end() :])[0]))
-        return found, WORD.sub("slotwise torchserve", text)
+        changed = WORD.sub("slotwise torchserve", text)
+        found: list[Said] = [("works", "says `slotwise torchserve`")] if changed != text else []
+        for line in CONTINUED.sub(" ", text).splitlines():
+            for match in WORD.finditer("" if _is_comment(line) else line):
+                found += _said(_command(line[match.end() :]))
+        return found + list(_still(changed)), changed
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def _still(text: str) -> Iterator[Said]:
+    """A note where a text says `torchserve` still."""
+    lines = [str(i) for i, line in enumerate(text.splitlines(), 1) if ANY_WORD.search(line) and not _is_comment(line)]
+    if lines:
+        yield "note", f"line {', '.join(lines)}: says torchserve still: where that is the command, say `slotwise torchserve`"
 
 
 def _version_line(node: Any, lines: list[str]) -> int | None:
@@ -199,7 +217,12 @@ def _after_the_word(words: list[str]) -> Iterator[list[str]]:
         yield words[words.index("torchserve") + 1 :]
     elif any(" " in word and WORD.search(word) for word in words):  # sh -c "torchserve --start ..."
         line = next(word for word in words if WORD.search(word))
-        yield _words(re.split(r"[;&|<>]", line[WORD.search(line).end() :])[0])  # type: ignore[union-attr]
+        yield from (_command(line[match.end() :]) for match in WORD.finditer(line))
+
+
+def _command(rest: str) -> list[str]:
+    """The words of a command, of what comes behind its first one."""
+    return _words(END.split(CONTINUED.sub(" ", rest), maxsplit=1)[0])
 
 
 def _words(line: str) -> list[str]:

@@ -100,6 +100,30 @@ def test_every_image_is_changed_or_said(name: str, before: str, after: str | Non
     assert any(said in about for _, about in found) if said else not found
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("a.sh", "torchserve \\\n  --start \\\n  --workflow-store w\n", "", "has no meaning"),
+        ("a.sh", "exec torchserve --foreground --start 2>&1\n", "exec slotwise torchserve --foreground --start 2>&1\n", None),
+        ("a.sh", "torchserve --stop; torchserve -v\n", "slotwise torchserve --stop; slotwise torchserve -v\n", None),
+        ("a.sh", "torchserve --model-store=m --start; torchserve --start --nobody\n", "", "its command line"),
+        ("a.sh", "x\nexec torchserve $WORDS\n# torchserve\n", None, "line 2: says torchserve still"),
+        ("a.sh", "/opt/bin/torchserve --start\npip install torchserve --upgrade\n", None, "line 1, 2: says torchserve still"),
+        ("a.sh", "cat torchserve.log my-torchserve; slotwise torchserve --start\n", None, ""),
+        ("Makefile", "run:\n\ttorchserve --start\n", None, "line 2: says torchserve still"),
+        ("README.md", "Say torchserve --start\n", None, ""),
+    ],
+)  # fmt: skip
+def test_every_command_is_changed_or_said(name: str, before: str, after: str | None, said: str | None) -> None:
+    """`torchserve` with its options on other lines, or --foreground first, was left, with "works"."""
+    found, changed = Around("ours:1").read(name, before)
+    after = before.replace("torchserve", "slotwise torchserve") if after == "" else after
+    assert changed == (before if after is None else after)
+    assert (after is not None) == (("works", "says `slotwise torchserve`") in found)
+    rest = [about for verdict, about in found if verdict != "works"]
+    assert any(said in about for about in rest) if said else not rest
+
+
 def test_a_key_that_is_refused_is_a_comment_in_the_copy(tmp_path: Path) -> None:
     folder = made(tmp_path, "a store alone")
     (folder / "config.properties").write_text("\n".join(KEYS))
