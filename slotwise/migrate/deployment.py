@@ -41,7 +41,7 @@ class Deployment:
 
     def __init__(self, folder: Path, image: str) -> None:
         self.folder, self.around = folder, Around(image)
-        self.files, self.links, self.outward = _files(folder)
+        self.folders, self.files, self.links, self.left = _files(folder)
         self.stores: set[str] = set()  # that a configuration names
         self.findings: list[Finding] = []
         self.changed: dict[Path, bytes] = {}  # what is written otherwise than it was
@@ -77,7 +77,10 @@ class Deployment:
             folders = ", ".join(map(self._name, self.with_archives))
             served = self._store() or self.folder / self.keys["model_store"].strip()
             self._say(folders, "note", f"each has archives; the line serves those of {served.relative_to(self.folder)}")
-        for link in self.outward:
+        for link in self.left:
+            if not link.is_symlink():
+                self._say(self._name(link), "note", "neither a file nor a folder: it is not copied")
+                continue
             needed = os.path.abspath(link) in self.stores or _may_be_needed(link)
             what = ", and what the deployment needs may lie behind it: put that into the folder" if needed else ""
             about = f"a link that leads out of the folder, or nowhere: it is not copied{what}"
@@ -86,22 +89,24 @@ class Deployment:
 
     def write(self, out: Path) -> None:
         """Write the copy. Raises SlotwiseError where something is there already."""
-        out.mkdir(parents=True, exist_ok=True)
+        new = [] if out.exists() else [self.folder]  # one that was there keeps its mode
+        for folder in (self.folder, *self.folders):
+            (out / folder.relative_to(self.folder)).mkdir(0o700, parents=True, exist_ok=True)
         for file in self.files:
             target = out / file.relative_to(self.folder)
-            target.parent.mkdir(parents=True, exist_ok=True)
             if file in self.changed:
                 target.write_bytes(self.changed[file])
                 shutil.copymode(file, target)
             elif file.is_dir():
-                shutil.copytree(file, target, symlinks=True)
+                shutil.copytree(file, target, symlinks=True, ignore=_specials)
             else:
                 shutil.copy2(self.guarded.get(file, file), target)
         for link, named in self.links.items():
             made = out / link.relative_to(self.folder)
-            for folder in (made.parent, out / named):
-                folder.mkdir(parents=True, exist_ok=True)
+            (out / named).mkdir(parents=True, exist_ok=True)
             made.symlink_to(os.path.relpath(out / named, made.parent), target_is_directory=True)
+        for folder in (*reversed(self.folders), *new):  # at last: one may be closed to writing
+            shutil.copystat(folder, out / folder.relative_to(self.folder))
 
     def command(self, out: Path) -> str:
         """The line that starts the copy on this machine."""
@@ -197,37 +202,50 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         findings = deployment.read(Path(work))
         if out:
-            deployment.write(out)
+            try:
+                deployment.write(out)
+            except OSError as error:
+                shutil.rmtree(out, ignore_errors=True)
+                raise SlotwiseError(
+                    f"{out} cannot be written, and was removed: {error}", "see to that, and try again"
+                ) from error
     return findings, deployment.command(out or folder)
 
 
-def _files(folder: Path) -> tuple[list[Path], dict[Path, Path], list[Path]]:
-    """Every file below a folder, and each folder that is an archive; links to folders of it, and what each names; and the rest.
+def _files(folder: Path) -> tuple[list[Path], list[Path], dict[Path, Path], list[Path]]:
+    """The folders below a folder; every file, and each folder that is an archive; links to folders of it, and what each names.
 
-    The rest are links that lead out of it, or nowhere.
+    And the rest: links that lead out of it, or nowhere, and what is neither a file nor a folder.
     """
+    below: list[Path] = []
     inside: list[Path] = []
     links: dict[Path, Path] = {}
-    outward: list[Path] = []
+    rest: list[Path] = []
     root = folder.resolve()
     for place, folders, files in os.walk(folder):
         here = Path(place)
         archives = [name for name in folders if (here / name / MANIFEST).is_file()]
         linked = [name for name in folders if (here / name).is_symlink() and name not in archives]
         folders[:] = sorted(name for name in folders if name not in {*LEFT_BEHIND, *archives, *linked})
+        below += [here / name for name in folders]
         for name in sorted([*archives, *linked, *files]):
             if name in LEFT_BEHIND:
                 continue
             named = Path(os.path.realpath(here / name))
-            if not named.is_relative_to(root) or not named.exists():
-                outward.append(here / name)
+            if not named.is_relative_to(root) or not (named.is_file() or named.is_dir()):
+                rest.append(here / name)
             elif name in linked:
                 links[here / name] = named.relative_to(root)
             else:
                 inside.append(here / name)
             if len(inside) > MOST_FILES:
                 raise SlotwiseError(f"{folder} has more than {MOST_FILES} files", "name the deployment's own folder")
-    return inside, links, outward
+    return below, inside, links, rest
+
+
+def _specials(place: str, names: list[str]) -> list[str]:
+    """What is neither a file nor a folder nor a link: a pipe would be read for ever."""
+    return [name for name in names if not (path := Path(place, name)).is_symlink() and not path.is_file() and not path.is_dir()]
 
 
 def _may_be_needed(link: Path) -> bool:

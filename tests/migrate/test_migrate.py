@@ -290,6 +290,39 @@ def test_links_to_folders_are_kept_and_those_that_lead_out_are_said(tmp_path: Pa
     assert not any(Path(os.readlink(path)).is_absolute() for path in out.iterdir() if path.is_symlink())
 
 
+def test_folders_keep_their_modes_and_a_pipe_is_only_said(tmp_path: Path) -> None:
+    """A pipe ended the copy half-way, keys were open to all in it, and an empty model_store was left out."""
+    folder, out = made(tmp_path, "an archive as a folder"), tmp_path / "out"
+    (folder / "config.properties").write_text("model_store=empty\n")
+    for name, mode in {"empty": 0o755, "secrets": 0o700, "secrets/closed": 0o555}.items():
+        (folder / name).mkdir()
+        (folder / name / "key.pem").touch()
+        (folder / name).chmod(mode)
+    (folder / "empty" / "key.pem").unlink()
+    for pipe in ("pipe.mar", "pipe", "model-store/echo/pipe"):
+        os.mkfifo(folder / pipe)
+    findings, start = migrate(folder, out, IMAGE)
+    assert {one.what for one in findings if one.about.startswith("neither a file")} == {"pipe", "pipe.mar"}
+    assert [(out / name).stat().st_mode & 0o777 for name in ("empty", "secrets", "secrets/closed")] == [0o755, 0o700, 0o555]
+    assert (out / "secrets" / "closed" / "key.pem").is_file()
+    assert start.endswith("--ts-config config.properties --models all")
+    assert not list(out.rglob("pipe*"))
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = made(tmp_path, "KServe")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.copy2", full)
+        with pytest.raises(SlotwiseError, match="cannot be written"):
+            migrate(folder, tmp_path / "out", IMAGE)
+    assert not (tmp_path / "out").exists()
+    migrate(folder, tmp_path / "out", IMAGE)
+
+
 def test_an_archive_of_ours_stays_as_it_is_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     migrate(made(tmp_path, "a store alone"), tmp_path / "ours", IMAGE)
     monkeypatch.chdir(tmp_path)
