@@ -85,6 +85,12 @@ def test_the_build_context_holds_what_is_copied() -> None:
     assert set(copied) <= allowed
 
 
+def test_the_entry_point_has_the_path_that_manifests_name() -> None:
+    text = (ROOT / "Dockerfile.torchserve").read_text("utf-8")
+    assert "COPY scripts/torchserve-entry.sh /usr/local/bin/torchserve-entry\n" in text
+    assert "ln -s torchserve-entry /usr/local/bin/dockerd-entrypoint.sh\n" in text.rpartition("\nFROM ")[2]
+
+
 def test_what_torchserves_own_vision_handlers_import_is_installed() -> None:
     pytest.importorskip("ts")
     spec = importlib.util.find_spec("ts")
