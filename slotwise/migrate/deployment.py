@@ -52,7 +52,7 @@ class Deployment:
 
     def read(self, work: Path) -> list[Finding]:
         """Look at everything. work: a folder for archives that get a guard. Raises SlotwiseError where there is nothing."""
-        for file in self.files:
+        for file in sorted(self.files, key=lambda one: one.name != "config.properties"):  # of several the line has the first
             name = self._name(file)
             if file.suffix == ".war":
                 self._say(name, "cannot", "workflows are not there: ask two models one after the other")
@@ -73,10 +73,10 @@ class Deployment:
         for place in dict.fromkeys([self.folder, *(file.parent for file in self.files)]):
             if snapshot := newest(place / "logs" / "config"):
                 self._say(self._name(snapshot), "note", _restored(snapshot))
-        if len(self.with_archives) > 1:
-            folders = ", ".join(map(self._name, self.with_archives))
-            served = self._store() or self.folder / self.keys["model_store"].strip()
-            self._say(folders, "note", f"each has archives; the line serves those of {served.relative_to(self.folder)}")
+        served = self._store() or self.folder / self.keys.get("model_store", "").strip()
+        if others := [folder for folder in self.with_archives if folder.resolve() != served.resolve()]:
+            about = f"the line serves the archives of {self._name(served)}, not these"
+            self._say(", ".join(map(self._name, others)), "note", about)
         for link in self.left:
             if not link.is_symlink():
                 self._say(self._name(link), "note", "neither a file nor a folder: it is not copied")

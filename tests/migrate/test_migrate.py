@@ -169,8 +169,22 @@ def test_the_line_serves_what_the_deployment_served(lines: str, words: str, tmp_
     (folder / "config.properties").write_text("metrics_mode=prometheus\n" + lines.replace("{folder}", str(folder)))
     findings, start = migrate(folder, None, IMAGE)
     assert start.endswith(f"--start --ts-config config.properties{words}"), start
-    served = "archive-old" if "old" in words or "elsewhere" in words else "model-store"
-    assert f"each has archives; the line serves those of {served}" in [finding.about for finding in findings]
+    served, other = ("archive-old", "model-store") if "old" in words else ("model-store", "archive-old")
+    notes = [(one.what, one.about) for one in findings if one.verdict == "note"]
+    assert notes == [(other, f"the line serves the archives of {served}, not these")]
+
+
+def test_the_line_names_config_properties_and_says_what_it_leaves(tmp_path: Path) -> None:
+    folder = made(tmp_path, "a store alone")
+    (folder / "empty").mkdir()
+    for name in ("config-old.properties", "config.properties"):
+        (folder / name).write_text("model_store=empty\n")
+    findings, start = migrate(folder, None, IMAGE)
+    assert start.endswith("--ts-config config.properties --models all")
+    assert [(one.what, one.about) for one in findings if one.verdict == "note"] == [
+        ("config-old.properties", "the line starts with config.properties, not with this one"),
+        ("model-store", "the line serves the archives of empty, not these"),
+    ]
 
 
 def test_what_a_snapshot_kept_is_said(tmp_path: Path) -> None:
