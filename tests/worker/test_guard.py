@@ -241,7 +241,8 @@ def test_results_are_the_bytes_that_the_server_would_send() -> None:
 
     results = [{"a": [1, float("nan")]}, "größe", b"\x00", bytearray(b"x"), None, 3, torch.ones(2), torch.eye(2).to_sparse()]
     raw = context("torchserve", [{}] * len(results))
-    bodies = guard(lambda data, context: results).answer([{}] * len(results), raw)
+    rows = [{"body": i} for i in range(len(results))]
+    bodies = guard(lambda data, context: [results[row["body"]] for row in data]).answer(rows, raw)
     assert all(isinstance(body, bytes | bytearray) for body in bodies)
     plain = create_predict_response(results, raw.request_ids, "ok", 200, context("torchserve", [{}] * len(results)))
     assert create_predict_response(bodies, raw.request_ids, "ok", 200, context("torchserve", [{}] * len(results))) == plain

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +130,96 @@ def test_one_object_for_several_requests_is_not_an_answer_for_each() -> None:
         return [answer] * len(data)
 
     assert [slot.value["for"] for slot in ask(guard(theirs), [name.encode() for name in NAMES])] == NAMES
+
+
+BUFFER, MEMORY, STATIC = [0.0], bytearray(8), torch.zeros(1, 2)
+NAMED = torch.frombuffer(MEMORY, dtype=torch.float32)
+
+
+class Values(dict[str, Any]):
+    """A dict of a kind of its own."""
+
+
+def filled(x: float) -> None:
+    BUFFER[0] = x
+    STATIC.fill_(x)
+    NAMED.fill_(x)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        (lambda: {"found": BUFFER}, lambda x: {"found": [x]}),
+        (lambda: Values(found=[({}, BUFFER)]), lambda x: {"found": [[{}, [x]]]}),
+        (lambda: (BUFFER, "x"), lambda x: [[x], "x"]),
+        (lambda: STATIC[0], lambda x: [x, x]),
+        (lambda: STATIC.view(2)[:1], lambda x: [x]),
+        (lambda: STATIC.expand(2, 2), lambda x: [[x, x]] * 2),
+        (lambda: torch.frombuffer(MEMORY, dtype=torch.float32), lambda x: [x, x]),
+    ],
+)
+def test_what_a_later_request_fills_again_deep_in_an_answer_is_nobodys_but_its_own(part: Any, value: Any) -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        answers = []
+        for row in data:
+            filled(float(row["body"]))
+            answers.append(part())
+        return answers
+
+    slots = ask(guard(theirs), [b"1", b"2", b"3"])
+    sent = [json.loads(slot.body) if slot.body[:1] in b"[{" else torch.load(io.BytesIO(slot.body)).tolist() for slot in slots]
+    assert sent == [value(1.0), value(2.0), value(3.0)]
+
+
+class Label(enum.StrEnum):
+    """A text of a kind of its own."""
+
+    CAT = "cat"
+
+
+SEQUENCE_FIRST, FIXED = torch.arange(12.0).reshape(2, 3, 2), ("a", ("b", 1))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        lambda i: {"label": Label.CAT, "names": FIXED, "more": [{}]},
+        lambda i: [[]] * 2,  # twice in one answer
+        lambda i: SEQUENCE_FIRST[:, i],  # each lies between the others' numbers
+        lambda i: SEQUENCE_FIRST[0][i],
+        lambda i: torch.zeros(0),
+        lambda i: Label.CAT,
+    ],
+)
+def test_what_nobody_can_change_goes_in_batches(result: Any) -> None:
+    calls: list[int] = []
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        calls.append(len(data))
+        return [result(i) for i in range(len(data))]
+
+    assert {slot.status for slot in ask(guard(theirs), [b"1", b"2", b"3"])} == {200}
+    assert calls == [3]
+
+
+def test_answers_of_which_nobody_can_tell_whether_they_share_go_one_at_a_time() -> None:
+    sparse = torch.ones(2).to_sparse()
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        sparse._values().fill_(float(data[-1]["body"]))
+        return [sparse.detach() for _ in data]
+
+    slots = ask(guard(theirs), [b"1", b"2"])
+    assert [torch.load(io.BytesIO(slot.body)).to_dense().tolist() for slot in slots] == [[1.0, 1.0], [2.0, 2.0]]
+
+
+def test_an_answer_that_holds_itself_costs_nobody() -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        around: list[Any] = []
+        around.append((around,))
+        return [around if row["body"] == b"bad" else [row["body"].decode()] for row in data]
+
+    assert [slot.value for slot in good(ask(guard(theirs), BODIES))] == [[name] for name in GOOD]
 
 
 class Lies(list[Any]):

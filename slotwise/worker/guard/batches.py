@@ -14,7 +14,7 @@ from slotwise.worker.budget import Budget
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics
-from slotwise.worker.guard.owned import Owned, numbers, one_each, owned
+from slotwise.worker.guard.owned import Owned, WrongAnswer, numbers, one_each, owned, share
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding
@@ -131,6 +131,8 @@ class Guard:
         rows = slots.enter(group)
         try:
             results = one_each(self.theirs(rows, slots.raw), len(group))
+            if len(group) > 1 and share(results):
+                raise WrongAnswer("one dict, list or memory in several answers: a copy for each, or a tuple, goes in batches")
             given = zip(results, slots.raw.request_processor, strict=True)
             answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
             slots.keep()

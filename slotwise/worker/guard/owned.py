@@ -11,16 +11,22 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from slotwise.worker.answer import FRAMING, HEADER_NAME
+from slotwise.worker.copies import ATOMS
 from slotwise.worker.slot_errors import ModelFault, SlotError, text
 
 logger = logging.getLogger(__name__)
 
 NO_BODY = (204, 205, 304)  # a client would take the body for the beginning of the next answer
-IMMUTABLE = frozenset({bytes, str, int, float, bool, type(None), tuple, frozenset})
+FIXED = (bytes, str, int, float, type(None), tuple)  # what is sent of these never changes; what is in a tuple may
+MOST_WORK: Any = 10_000  # numpy's steps for two tensors of which each lies between the other's numbers
 
 
 class Owned(NamedTuple):
@@ -46,10 +52,33 @@ def one_each(results: Any, n: int) -> list[Any]:
         raise WrongAnswer(f"a list that says it has {n} answers, and has {len(listed)}")
     if type(results) is not list and any(results[i] is not listed[i] for i in range(n)):
         raise WrongAnswer("a list that shows other answers than it holds")
-    changeable = [id(result) for result in listed if type(result) not in IMMUTABLE]
+    changeable = [id(result) for result in listed if not isinstance(result, FIXED)]
     if len(set(changeable)) < len(changeable):
         raise WrongAnswer("one object for several requests")
     return listed
+
+
+def share(results: Sequence[Any]) -> bool:
+    """Whether an object that can change, or a place in memory, is a part of two results. May raise where nobody can tell.
+
+    What stood there for the first may be the second's by now. It goes through dicts, lists and tuples without a bound, as the
+    encoder will, which takes several times as long.
+    """
+    taken: set[int] = set()
+    kept = []  # or another object could get the id of one that was looked at
+    for result in results:
+        parts, own = [result], set[int]()
+        for part in parts:  # which grows
+            if id(part) in own or type(part) in ATOMS:
+                continue
+            if not isinstance(part, FIXED):
+                own.add(id(part))
+            parts += _changing(part)
+        if not taken.isdisjoint(own):
+            return True
+        taken |= own
+        kept.append(parts)
+    return _overlap([result for result in results if _is_tensor(result)])
 
 
 def owned(result: Any, processor: Any, tensors: bool, most_bytes: int | None = None) -> Owned | SlotError:
@@ -93,6 +122,37 @@ def numbers(body: bytes) -> Any:
 def _is_tensor(result: Any) -> bool:
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(result, torch.Tensor)
+
+
+def _changing(whole: Any) -> Iterable[Any]:
+    """What is in a dict, list or tuple, but for what nobody can change."""
+    if isinstance(whole, dict):
+        parts: Any = whole.values() if type(whole) is dict else [value for _, value in whole.items()]
+    elif isinstance(whole, list | tuple):
+        parts = whole
+    else:
+        return ()
+    return () if ATOMS.issuperset(map(type, parts)) else [part for part in parts if type(part) not in ATOMS]
+
+
+def _overlap(tensors: Iterable[Any]) -> bool:
+    """Whether two tensors name one place in memory. Raises where that cannot be told."""
+    before: list[tuple[int, Any]] = []  # where each ends, and what it names
+    for start, end, named in sorted((_named(tensor) for tensor in tensors if tensor.numel()), key=itemgetter(0)):
+        before = [other for other in before if other[0] > start]
+        if any(np.shares_memory(named, other, max_work=MOST_WORK) for _, other in before):
+            return True
+        before.append((end, named))
+    return False
+
+
+def _named(tensor: Any) -> tuple[int, int, Any]:
+    """Where a tensor begins and ends, and an array of these addresses, which nobody may look into: they may be a GPU's."""
+    start, size, shape = tensor.data_ptr(), tensor.element_size(), tuple(tensor.shape)
+    strides = tuple(size * stride for stride in tensor.stride())
+    about = {"data": (start, True), "shape": shape, "strides": strides, "typestr": f"|V{size}", "version": 3}
+    end = start + size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    return start, end, np.asarray(SimpleNamespace(__array_interface__=about))
 
 
 def _saved(tensor: Any) -> bytes:
