@@ -151,6 +151,49 @@ def test_an_answer_is_of_the_kind_that_it_is() -> None:
     ]
 
 
+class Speaks(Misbehaving):
+    """Speaks the language that the header names, and refuses in `inference` what is negative; `at`: of which method."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        super().__init__("list")
+
+    def said(self, at: str, k: int = 0) -> str:
+        return str(self.context.get_request_header(k, "x-lang")) if at == self.at else ""
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return [(float(data[0]["body"]), self.said("preprocess"))]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(len(data))
+        for k, (value, _) in enumerate(data):
+            if value < 0:
+                self.context.set_response_status(422, "negative", k)
+        return [(value, lang + self.said("inference", k)) for k, (value, lang) in enumerate(data)]
+
+    def postprocess(self, data: Any) -> Any:
+        return [f"{data[0][1]}{self.said('postprocess')} {data[0][0]:g}"]
+
+
+@pytest.mark.parametrize("padding", KINDS)
+@pytest.mark.parametrize("at", ["preprocess", "inference", "postprocess"])
+def test_each_method_sees_each_requests_headers_and_inference_refuses_row_by_row(at: str, padding: str) -> None:
+    handler = begin(Speaks(at), Settings(batch_size=4, padding=padding))
+    for sent in ([1], [-1], [1, -2, 3], [-1, -2, 3, 4], [5]):
+        handler.calls.clear()
+        answers = ask(handler, sent, {i: {"x-lang": f"l{i}"} for i in range(len(sent))})
+        assert [a.body.decode() if a.code == 200 else a.code for a in answers] == [
+            f"l{i} {x}" if x > 0 else 422 for i, x in enumerate(sent)
+        ]
+        assert max(handler.calls) >= len(sent)
+
+
+def test_outside_of_its_methods_the_context_speaks_of_nobody() -> None:
+    handler = begin(Speaks("preprocess"), Settings(batch_size=4))
+    ask(handler, [1], {0: {"x-lang": "l"}})
+    assert (handler.context.request_processor, handler.context.request_ids) == ([], {})
+
+
 def test_clients_that_send_one_id_share_nothing() -> None:
     class Remembering(Misbehaving):
         def __init__(self) -> None:
@@ -332,7 +375,7 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     handler = begin(Fills(way), Settings(batch_size=2))
     first = handler.read(request(0, 1.0))
     handler.read(request(1, 2.0))
-    assert [float(part[0]) for part in parts_of(batch_of_rows(first))] == [1.0] * len(parts_of(kept[0]))
+    assert [float(part[0]) for part in parts_of(handler.collate(first)[0])] == [1.0] * len(parts_of(kept[0]))
 
 
 @pytest.mark.parametrize("mixes", [True, False])

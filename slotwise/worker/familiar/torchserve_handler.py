@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from http import HTTPStatus
@@ -25,8 +25,10 @@ from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
 from slotwise.worker.ownership import owned
 from slotwise.worker.reports.handler_metrics import HandlerMetrics
-from slotwise.worker.request import Headers, Request
+from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
+
+AskedRow = tuple[LooseRow, dict[str, str]]  # with the headers of its request
 
 
 class OwnMetrics(StandInMetrics):
@@ -41,20 +43,26 @@ class OwnMetrics(StandInMetrics):
         self.own.record(name, number, unit)
 
 
-class OneSlotContext(StandInContext):
-    """Speaks of one request, in each thread of its own: a `preprocess` that never ends may run beside all others."""
+class ThreadsContext(StandInContext):
+    """Speaks in each thread of other requests: a `preprocess` that never ends may run beside all others."""
 
     def __init__(self, *given: Any) -> None:
         self._now = threading.local()
         super().__init__(*given)
 
-    def speak_of(self, slot: StandInSlot) -> None:
-        """Have this thread's slot 0 be this one, with an id that no other has."""
-        self._now.slots, self._now.ids = [slot], {0: new_id()}
+    @contextmanager
+    def speaking_of(self, headers: Sequence[Mapping[str, str]]) -> Iterator[list[StandInSlot]]:
+        """Within, this thread's slots are of requests with these headers, with ids that nobody else has; then it has none."""
+        slots = [StandInSlot(one) for one in headers]
+        self._now.slots, self._now.ids = slots, {k: new_id() for k in range(len(slots))}
+        try:
+            yield slots
+        finally:
+            self._now.slots, self._now.ids = [], {}
 
     @property
     def request_processor(self) -> list[StandInSlot]:
-        """The one slot."""
+        """This thread's slots."""
         return getattr(self._now, "slots", [])
 
     @request_processor.setter
@@ -63,7 +71,7 @@ class OneSlotContext(StandInContext):
 
     @property
     def request_ids(self) -> dict[int, Any]:
-        """Its id."""
+        """Their ids."""
         return getattr(self._now, "ids", {})
 
     @request_ids.setter
@@ -75,7 +83,7 @@ class TorchServeHandler(BatchHandler):
     """A handler with the four methods of TorchServe's BaseHandler. Override those that you have.
 
     What these methods raise costs the request, or the row, that they were called for; a SlotError or TorchServe's
-    PredictionException is its answer. A status that is set on the context is, too.
+    PredictionException is its answer. A status that is set on the context is, too; in `inference` slot k is row k's.
 
     model: what `initialize` has set; until then the model's description. context: what `initialize` was given.
     """
@@ -121,39 +129,45 @@ class TorchServeHandler(BatchHandler):
     def example(self) -> None:
         """None: what `preprocess` would make of one is not known."""
 
-    def read(self, request: Request) -> list[LooseRow]:
-        """The one row of a request."""
+    def read(self, request: Request) -> list[AskedRow]:
+        """The one row of a request, with its headers."""
         if request.unclear and not request.fields:
             raise request.unclear
         row: dict[str, Any] = {name: values[-1] for name, values in request.fields.items()} or {
             **beside_a_body(request.query),
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
-        with self._alone(), self._asking(request.headers):
+        headers = dict(request.headers)
+        with self._alone(), self._asking(headers):
             rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
-        return rows
+        return [(rows[0], headers)]
 
-    def groups(self, items: Sequence[LooseRow]) -> list[list[int]]:
+    def groups(self, items: Sequence[AskedRow]) -> list[list[int]]:
         """Rows of one type and shape run together."""
         alike: dict[object, list[int]] = {}
-        for i, item in enumerate(items):
-            alike.setdefault(form(item), []).append(i)
+        for i, (row, _) in enumerate(items):
+            alike.setdefault(form(row), []).append(i)
         step = self.max_rows or self.settings.batch_size
         return [group[start : start + step] for group in alike.values() for start in range(0, len(group), step)]
 
-    def collate(self, items: list[LooseRow]) -> Any:
-        """The batch that `inference` is called with."""
-        return batch_of_rows(items)
+    def collate(self, items: list[AskedRow]) -> tuple[Any, list[dict[str, str]]]:
+        """The batch that `inference` is called with, and each row's headers."""
+        return batch_of_rows([row for row, _ in items]), [headers for _, headers in items]
 
-    def predict(self, inputs: Any) -> list[LooseRow]:
-        """The rows of what `inference` gives."""
-        return rows_of_batch(self.inference(inputs))
+    def predict(self, inputs: tuple[Any, list[dict[str, str]]]) -> Sequence[LooseRow | SlotError]:
+        """The rows of what `inference` gives; in the place of one whose status it has set, that error."""
+        batch, headers = inputs
+        with self.context.speaking_of(headers) as slots:
+            rows = rows_of_batch(self.inference(batch))
+        if len(rows) != len(slots):  # whose these are nobody can tell
+            return rows
+        return [what_it_set(slot) or row for slot, row in zip(slots, rows, strict=True)]
 
-    def encode(self, output: LooseRow, item: LooseRow) -> tuple[Any, str]:
+    def encode(self, output: LooseRow, item: AskedRow) -> tuple[Any, str]:
         """One row's answer, and its content type where the context was told one."""
-        with self._asking(Headers()) as slot:
+        with self._asking(item[1]) as slot:
             answers = self.postprocess(batch_of_rows([output]))
         if isinstance(answers, str | bytes | dict) or len(answers) != 1:
             raise ModelFault("postprocess did not make one answer of one row")
@@ -182,16 +196,15 @@ class TorchServeHandler(BatchHandler):
             self._one_at_a_time.release()
 
     @contextmanager
-    def _asking(self, headers: Headers) -> Iterator[StandInSlot]:
+    def _asking(self, headers: Mapping[str, str]) -> Iterator[StandInSlot]:
         """The request, or the row, that the context speaks of. A PredictionException or a status that is set is its answer."""
-        slot = StandInSlot(headers)
-        self.context.speak_of(slot)
-        try:
-            yield slot
-        except Exception as error:
-            if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
-                raise predicted(error) from error
-            raise
+        with self.context.speaking_of([headers]) as (slot,):
+            try:
+                yield slot
+            except Exception as error:
+                if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
+                    raise predicted(error) from error
+                raise
         if refused := what_it_set(slot):
             raise refused
 
@@ -206,10 +219,10 @@ def what_it_set(slot: StandInSlot) -> SlotError | None:
     return refused
 
 
-def context_of(model_dir: Path, settings: Settings) -> OneSlotContext:
+def context_of(model_dir: Path, settings: Settings) -> ThreadsContext:
     """What `initialize` is given. A folder without a manifest is a handler under development."""
     named = {"model": {"modelName": str(settings.model.get("name", "model"))}}
     built = (model_dir / "MAR-INF" / "MANIFEST.json").is_file()
-    context = OneSlotContext(model_dir, settings.batch_size, None if built else named)
+    context = ThreadsContext(model_dir, settings.batch_size, None if built else named)
     context.system_properties["gpu_id"] = 0 if settings.device == "cuda" else None  # of those that this worker may see
     return context
