@@ -125,6 +125,20 @@ def test_pieces_outside_of_a_call_go_nowhere(caplog: pytest.LogCaptureFixture) -
     assert ask(guarded, [b"a"])[0].body == b"a."
 
 
+def test_who_was_not_begun_in_half_of_the_response_timeout_is_503() -> None:
+    now, asked = [0.0], list[bytes]()
+
+    def theirs(data: Any, context: Any) -> list[Any]:
+        asked.append(data[0]["body"])
+        now[0] += 10.0
+        return ["."]
+
+    guarded = Once(theirs, HeldMetrics(), pieces=Intermediate(), response_timeout_s=60.0, clock=lambda: now[0])
+    bodies = [b"a", b"b", b"c", b"d", b"e"]
+    assert [slot.status for slot in ask(guarded, bodies)] == [200, 200, 200, 503, 503]
+    assert asked == bodies[:3]
+
+
 def test_an_answer_that_grows_too_long_is_an_error() -> None:
     guarded, _ = once(max_response_bytes=3)
     assert [slot.status for slot in ask(guarded, [b"a b", b"a b c"])] == [200, 500]

@@ -13,6 +13,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from slotwise.worker.batch import NOT_RUN
+from slotwise.worker.budget import Budget
 from slotwise.worker.guard.batches import NO_DEVICE, Guard
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
@@ -55,11 +57,14 @@ class Once(Guard):
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
         """What theirs gave, or a SlotError, for each slot."""
-        return [row if isinstance(row, SlotError) else self._asked(i, slots) for i, row in enumerate(slots.rows)]
+        budget = Budget(slots.n, self.response_timeout_s, 0, clock=self.clock)
+        return [row if isinstance(row, SlotError) else self._asked(i, slots, budget) for i, row in enumerate(slots.rows)]
 
-    def _asked(self, i: int, slots: BatchSlots) -> Owned | SlotError:
+    def _asked(self, i: int, slots: BatchSlots, budget: Budget) -> Owned | SlotError:
         if self.dead:
             return NO_DEVICE
+        if budget.over(budget.predict_until):
+            return NOT_RUN.error()
         rows, kept, size = slots.enter([i]), list[Owned](), 0
 
         def take(value: Any) -> None:
