@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from ts.metrics import caching_metric
 from ts.utils.util import PredictionException
@@ -19,7 +20,9 @@ from slotwise.worker.guard import batches, device, guarded_handler
 from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.guarded_handler import GuardedHandler
 from slotwise.worker.guard.held_metrics import HeldMetrics, metrics_of
+from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext
 from slotwise.worker.hosts.java.unreadable import Unreadable, row
 from tests.worker.strangers import Slot, ask, context, guard
@@ -84,6 +87,17 @@ class Unprintable(Exception):
         raise RuntimeError
 
 
+class Odder(Exception):
+    """An error that cannot be looked at."""
+
+    @property
+    def message(self) -> str:
+        sys.exit(3)
+
+
+Odder.__name__ = "PredictionException"
+
+
 def recursive() -> BaseException:
     try:
         return recursive()
@@ -99,6 +113,9 @@ def recursive() -> BaseException:
         (GeneratorExit(), 500),
         (Odd("/secret"), 500),
         (Unprintable(), 500),
+        (Odder("bad"), 500),
+        (KeyError(np.array([1, 2])), 500),
+        (KeyError(["body"]), 500),
         (recursive, 500),
         (StopIteration(), 500),
         (KeyError("body"), 400),
@@ -124,6 +141,8 @@ def test_what_the_guilty_get(error: Any, status: int) -> None:
     assert slots[2].headers == {"content-type": "application/json"}
     if status == 422:
         assert said["message"] == "send three numbers"
+    once = Once(raising(error), HeldMetrics(), ["tests.worker.test_guard.OwnInputError"], pieces=Intermediate())
+    assert [slot.status for slot in ask(once, poisoned({2}, b"bad"))] == [200, 200, status, 200, 200, 200, 200, 200]
 
 
 def test_a_request_without_a_body_is_its_senders_fault() -> None:

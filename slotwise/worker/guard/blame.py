@@ -13,6 +13,7 @@ from slotwise.worker.slot_errors import BadRequest, ModelFault, SlotError, text
 BAD_INPUT = frozenset(
     {"PIL.UnidentifiedImageError", "PIL.Image.DecompressionBombError", "JSONDecodeError", "binascii.Error", "UnicodeError"}
 )
+FAILED = "the handler failed on this request"
 FIELDS = ("body", "data")
 DECODER_ERRORS = (OSError, EOFError, SyntaxError, struct.error)  # what Pillow raises for a damaged picture
 
@@ -22,6 +23,15 @@ def verdict(error: BaseException, bad_input: Collection[str], fields: Collection
 
     bad_input: further exceptions that tell of it. fields: what the request consists of.
     """
+    try:
+        return _verdict(error, bad_input, fields)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # an exception of theirs that cannot be looked at
+        return ModelFault(FAILED)
+
+
+def _verdict(error: BaseException, bad_input: Collection[str], fields: Collection[str]) -> SlotError:
     if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
         return predicted(error)
     if isinstance(error, WrongAnswer):
@@ -30,13 +40,13 @@ def verdict(error: BaseException, bad_input: Collection[str], fields: Collection
         return BadRequest(f"the handler cannot read this request ({type(error).__name__})")
     if isinstance(error, TypeError | AttributeError | LookupError) and not set(FIELDS) & set(fields):
         return BadRequest("the request has no field that is called body or data, and the handler cannot do without")
-    return ModelFault("the handler failed on this request")
+    return ModelFault(FAILED)
 
 
 def tells_of_bad_input(error: BaseException, more: Collection[str] = ()) -> bool:
     """Whether an error is about what was sent. more: further classes, as "Name" or "module.Name"."""
     if isinstance(error, KeyError):
-        return bool(error.args) and error.args[0] in FIELDS
+        return bool(error.args) and type(error.args[0]) is str and error.args[0] in FIELDS
     for kind in type(error).__mro__:
         if {kind.__name__, f"{kind.__module__}.{kind.__name__}"} & {*BAD_INPUT, *more}:
             return True
@@ -54,6 +64,6 @@ def _raised_in(error: BaseException) -> str:
 def predicted(error: Any) -> SlotError:
     """Both servers' own exception for handlers: its code and message are the client's."""
     code = getattr(error, "error_code", 500)
-    answer = SlotError(text(getattr(error, "message", "the handler failed on this request")))
+    answer = SlotError(text(getattr(error, "message", FAILED)))
     answer.code = code if type(code) is int and 400 <= code <= 599 else 500
     return answer
