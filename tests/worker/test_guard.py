@@ -416,6 +416,7 @@ def test_torchserves_metrics_of_a_failed_attempt_are_not_printed(
             context.metrics.add_time("Each", 1.0, i)
             if fields["body"] == b"bad":
                 raise ValueError
+        context.metrics = None
         return [1] * len(data)
 
     raw = context("torchserve", [{}] * 4)

@@ -95,6 +95,20 @@ def test_clients_that_send_one_id_share_nothing_and_the_log_has_that_id(
     assert "request mine: " in caplog.text
 
 
+def test_who_takes_the_metrics_away_loses_none_and_has_them_again_in_the_next_batch(tmp_path: Path) -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        context.metrics.add_counter("seen", len(data))
+        context.metrics = None
+        return [1] * len(data)
+
+    context = StandInContext(tmp_path, 8, {"model": {}})
+    guarded = LocalGuard(Guard(theirs, context.metrics), context, None)
+    for _ in range(2):
+        assert [answer.status for answer in guarded.run([Request(b"a"), Request(b"b")]).answers] == [200, 200]
+        assert guarded.take_metrics() == [["seen", 2.0, "", None]]
+        assert context.metrics is guarded.metrics
+
+
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
     metrics = StandInMetrics()
     metrics.add_metric("time", 2, "s")

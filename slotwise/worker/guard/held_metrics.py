@@ -32,8 +32,8 @@ class HeldMetrics:
 class TorchServeMetrics(HeldMetrics):
     """Holds back what TorchServe's metrics would print. One a worker: it replaces the method that prints."""
 
-    def __init__(self, kind: Any) -> None:
-        self.kind, self.plain = kind, kind.emit_metrics
+    def __init__(self, kind: Any, metrics: Any) -> None:
+        self.metrics, self.plain = metrics, kind.emit_metrics
         self.lines: list[tuple[Any, ...]] | None = None
 
         def emit(metric: Any, *what: Any, **named: Any) -> None:
@@ -47,7 +47,7 @@ class TorchServeMetrics(HeldMetrics):
     def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """Hold from here on."""
         self.lines = []
-        raw.metrics.request_ids = ids
+        self.end(raw, ids)
 
     def keep(self, raw: Any) -> None:
         """Print what was held."""
@@ -60,8 +60,8 @@ class TorchServeMetrics(HeldMetrics):
         self.lines = None
 
     def end(self, raw: Any, ids: dict[int, Any]) -> None:
-        """The ids of the whole batch hold again."""
-        raw.metrics.request_ids = ids
+        """The ids of the whole batch hold again, and the server's metrics are in their place, whatever theirs has put there."""
+        raw.metrics, self.metrics.request_ids = self.metrics, ids
 
 
 class MmsMetrics(HeldMetrics):
@@ -109,4 +109,4 @@ def metrics_of(raw: Any, server: str) -> HeldMetrics:
         return MmsMetrics()
     module: Any = sys.modules.get("ts.metrics.caching_metric")
     kind = getattr(module, "CachingMetric", None)
-    return HeldMetrics() if kind is None or raw.metrics is None else TorchServeMetrics(kind)
+    return HeldMetrics() if kind is None or raw.metrics is None else TorchServeMetrics(kind, raw.metrics)

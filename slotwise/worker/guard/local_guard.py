@@ -37,6 +37,7 @@ class LocalGuard:
 
     def __init__(self, guard: Guard, raw: StandInContext, audit: Audit | None, pieces: bool = False) -> None:
         self.guard, self.raw, self.audit, self.pieces = guard, raw, audit, pieces
+        self.metrics = raw.metrics
 
     @property
     def started(self) -> dict[str, Any]:
@@ -88,7 +89,7 @@ class LocalGuard:
 
     def take_metrics(self) -> list[list[Any]]:
         """The numbers of theirs since the last call: name, value, unit, None."""
-        values, self.raw.metrics.values = self.raw.metrics.values, []
+        values, self.metrics.values = self.metrics.values, []
         return values
 
 

@@ -76,8 +76,13 @@ class StandInMetrics(HeldMetrics):
 
     def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """An attempt begins."""
+        self.end(raw, ids)
         self.before = len(self.values)
 
     def drop(self, raw: Any) -> None:
         """It failed."""
         del self.values[self.before :]
+
+    def end(self, raw: Any, ids: dict[int, Any]) -> None:
+        """These are in their place again, whatever theirs has put there."""
+        raw.metrics = self
