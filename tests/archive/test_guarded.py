@@ -162,6 +162,14 @@ def test_one_that_sends_pieces_or_keeps_sequences_is_asked_once(tmp_path: Path, 
         assert json.loads(contents(made)["_slotwise_guard/guard.json"]).get("once", "") == once
 
 
+@pytest.mark.parametrize(("handler", "bare"), [(FUNCTION, True), (STREAMING, False)])
+def test_who_must_not_be_asked_twice_is_not_audited(tmp_path: Path, handler: str, bare: bool) -> None:
+    theirs = torch_archive(tmp_path, handler)
+    with pytest.raises(SlotwiseError, match=r"theirs\.mar cannot be audited: its handler must not be asked twice"):
+        guard(theirs, bare=bare, audit=0.5)
+    assert guard(theirs, bare=bare).is_file()
+
+
 @pytest.mark.parametrize(("handler", "more"), [(TOKENS, ""), (TOKENS, "sequenceBatching: true\n"), (FUNCTION, "")])
 def test_one_that_is_called_step_by_step_is_for_our_own_host(tmp_path: Path, handler: str, more: str) -> None:
     config = f"continuousBatching: true\n{more}"

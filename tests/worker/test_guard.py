@@ -393,6 +393,21 @@ def test_the_handler_around_it_decodes_what_its_server_leaves_and_ends_the_worke
     assert ends == ["mms"]
 
 
+@pytest.mark.parametrize(("terms", "audited"), [({}, True), ({"bare": True}, False), ({"once": "pieces"}, False)])
+def test_only_who_may_be_asked_twice_is_audited(
+    terms: dict[str, Any], audited: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "MAR-INF").mkdir()
+    (tmp_path / "MAR-INF" / "MANIFEST.json").write_text(json.dumps({"model": {}}))
+    (tmp_path / "guard.json").write_text(json.dumps({"handler": "theirs.py", "audit": 1.0, **terms}))
+    monkeypatch.setattr(guarded_handler.digests, "verify", lambda *_, **named: {})
+    monkeypatch.setattr(guarded_handler, "before_every_read", lambda *_: None)
+    monkeypatch.setattr(Intermediate, "install", lambda self: None)
+    monkeypatch.setattr(guarded_handler.theirs, "start", lambda *_: lambda data, context: [1] * len(data))
+    around = GuardedHandler(tmp_path / "guard.json").without_server(tmp_path, 8)
+    assert (around.audit is not None) is audited
+
+
 def test_a_call_that_goes_well_the_second_time_is_nobodys_fault() -> None:
     calls: list[int] = []
 

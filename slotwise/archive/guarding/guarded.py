@@ -66,7 +66,7 @@ def guard(
     "Name" or "module.Name", that tell of bad input. examples: bodies to prove with that no answer depends on its batch-mates;
     where one does, the guarded handler gets one request at a time. bare: guard nothing: theirs is called once a
     batch, which fails as a whole. sequences: where it is served, the requests of a sequence stay in one worker. Raises
-    SlotwiseError, with the reason, for what cannot be guarded, and where the handler does not start here to be proven.
+    SlotwiseError, with the reason, for what cannot be guarded or audited, and where a handler to be proven does not start here.
     """
     if not path.is_file():
         what = f"{path} is a folder, not a .mar" if path.is_dir() else f"there is no archive {path}"
@@ -79,6 +79,8 @@ def guard(
         manifest, legacy = manifest_of(path, source), MANIFEST not in source.namelist()
         _check(path, source, manifest, bare, sequences)
         once = asked_once(source, manifest)
+        if audit and (bare or once):
+            raise SlotwiseError(f"{path.name} cannot be audited: its handler must not be asked twice", "leave out the audit")
         theirs = str(manifest["model"]["handler"])
         terms = {
             "format": 1,

@@ -76,8 +76,9 @@ class GuardedHandler:
             together=not once and self.terms.get("together", True),
             **once,
         )
-        rate = float(self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0)
-        if rate and not once:
+        asked = self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0
+        rate = float(asked) if kind is Guard else 0.0  # no other may be asked twice
+        if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
         how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
