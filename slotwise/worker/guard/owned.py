@@ -16,8 +16,6 @@ from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from slotwise.worker.answer import FRAMING, HEADER_NAME
 from slotwise.worker.copies import ATOMS
 from slotwise.worker.slot_errors import ModelFault, SlotError, text
@@ -136,23 +134,30 @@ def _changing(whole: Any) -> Iterable[Any]:
 
 
 def _overlap(tensors: Iterable[Any]) -> bool:
-    """Whether two tensors name one place in memory. Raises where that cannot be told."""
-    before: list[tuple[int, Any]] = []  # where each ends, and what it names
-    for start, end, named in sorted((_named(tensor) for tensor in tensors if tensor.numel()), key=itemgetter(0)):
+    """Whether two tensors name one place in memory. Raises where that cannot be told, and where there is no NumPy to tell."""
+    before: list[tuple[int, Any]] = []  # where each ends, and its addresses
+    for start, end, addresses in sorted((_addresses(tensor) for tensor in tensors if tensor.numel()), key=itemgetter(0)):
         before = [other for other in before if other[0] > start]
-        if any(np.shares_memory(named, other, max_work=MOST_WORK) for _, other in before):
+        if any(_meet(addresses, others) for _, others in before):
             return True
-        before.append((end, named))
+        before.append((end, addresses))
     return False
 
 
-def _named(tensor: Any) -> tuple[int, int, Any]:
-    """Where a tensor begins and ends, and an array of these addresses, which nobody may look into: they may be a GPU's."""
+def _addresses(tensor: Any) -> tuple[int, int, Any]:
+    """Where a tensor begins and ends, and what NumPy needs to know of its addresses; they may be a GPU's."""
     start, size, shape = tensor.data_ptr(), tensor.element_size(), tuple(tensor.shape)
     strides = tuple(size * stride for stride in tensor.stride())
     about = {"data": (start, True), "shape": shape, "strides": strides, "typestr": f"|V{size}", "version": 3}
     end = start + size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    return start, end, np.asarray(SimpleNamespace(__array_interface__=about))
+    return start, end, SimpleNamespace(__array_interface__=about)
+
+
+def _meet(one: Any, other: Any) -> bool:
+    """Whether both have an address. Nobody looks at what is there."""
+    import numpy as np  # noqa: PLC0415  a guard's copy of this runs where there may be none
+
+    return np.shares_memory(np.asarray(one), np.asarray(other), max_work=MOST_WORK)
 
 
 def _saved(tensor: Any) -> bytes:
