@@ -6,8 +6,11 @@ import contextlib
 import subprocess
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from slotwise.profiles.ports import Ports
 from slotwise.server import hidden_arguments
 from slotwise.server.lifecycle import check_can_start
 from slotwise.server.triton import process as triton_process
+from slotwise.server.triton import server as triton_server
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path | None) -> None:
@@ -115,3 +119,63 @@ def test_shared_memory_of_a_run_is_found_by_its_name() -> None:
     assert file.exists()
     triton_process.remove_shared_memory("a" * 32)
     assert not file.exists()
+
+
+class Loading:
+    """Stands for Triton's API. most: instances that there is memory for. loaded: those that there are. asked: for so many."""
+
+    def __init__(self) -> None:
+        self.most, self.loaded, self.asked, self.unloads = 2, 0, 0, 0
+
+    def load(self, name: str) -> None:
+        if self.asked > self.most:
+            raise SlotwiseError("out of memory")
+        self.loaded = self.asked
+
+    def unload(self, name: str) -> None:
+        self.loaded, self.unloads = 0, self.unloads + 1
+
+    def busy(self) -> set[str]:
+        return {"m"} if self.loaded else set()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    api = Loading()
+    monkeypatch.setattr(triton_server, "LOOK_S", 0.01)
+    monkeypatch.setattr(triton_server, "AGAIN_S", 0.05)
+    monkeypatch.setattr(triton_server, "write_config", lambda info, *_, **__: vars(api).update(asked=info))
+    host: Any = triton_server.Triton.__new__(triton_server.Triton)
+    host.record, host.repository = SimpleNamespace(state_dir=tmp_path), tmp_path
+    host.models, host.loading, host.failures, host.serving, host.lost = {}, {}, {}, {}, {}
+    host.change, host.closing, host.api = threading.RLock(), threading.Event(), api
+    host.process = SimpleNamespace(poll=lambda: None)
+    host._workers = lambda name: ["an instance"] * api.loaded
+    host._options = lambda model: {}
+
+    def model(count: int) -> Any:
+        return SimpleNamespace(name="m", min_workers=count, info=count, as_registered=None)
+
+    threading.Thread(target=host._look_after, daemon=True).start()
+    try:
+        host.scale(model(2))
+        until(lambda: api.loaded == 2 and not host.lost)
+        host.scale(model(9))
+        until(lambda: host.failures == {"m": "out of memory"})
+        time.sleep(0.1)
+        assert (api.loaded, api.unloads, api.asked) == (2, 0, 2)
+        api.most, api.loaded = 1, 1  # one has died, and something else has taken the memory
+        until(lambda: api.unloads == 1 and host.failures == {"m": "out of memory"})
+        api.most = 2
+        until(lambda: api.loaded == 2 and not host.failures)
+        assert api.unloads == 1
+    finally:
+        host.closing.set()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 UNLOAD_S = 150.0
+AGAIN_S = 30.0  # after a load that failed, of a model that has served
 LOOK_S = 1.0  # how often Triton and its processes are looked after
 
 
@@ -46,7 +47,8 @@ class Triton:
         self.models: dict[str, HostedModel] = {}
         self.loading: dict[str, threading.Thread] = {}
         self.failures: dict[str, str] = {}
-        self.serving: set[str] = set()
+        self.serving: dict[str, HostedModel] = {}  # as each was loaded last
+        self.lost: dict[str, tuple[HostedModel, float]] = {}  # what died and is to come back, and not before when
         self.change = threading.RLock()
         self.closing = threading.Event()
         self.process = triton_process.launch(record, profile, tokens, self.repository)
@@ -87,7 +89,7 @@ class Triton:
             if not model.min_workers:
                 self._unload(model.name)
                 return
-            write_config(model.info, model.as_registered, self.repository / model.name, **self._options(model))
+            self._write_config(model)
             self._load(model)
 
     def set_default(self, model: HostedModel, before: HostedModel) -> None:
@@ -111,21 +113,29 @@ class Triton:
         triton_process.stop(self.process)
         triton_process.remove_shared_memory(self.record.run_id)
 
+    def _write_config(self, model: HostedModel) -> None:
+        write_config(model.info, model.as_registered, self.repository / model.name, **self._options(model))
+
     def _options(self, model: HostedModel) -> dict[str, Any]:
         gpu = model.profile.device == "cuda" and triton_process.has_gpu()
         return {"name": model.name, "gpu": gpu, "overrides": tuple(self.record.overrides)}
 
     def _load(self, model: HostedModel, before: Callable[[], None] = lambda: None) -> None:
-        """Have Triton load the model, in a thread. What goes wrong stands in `failures`."""
+        """Have Triton load the model, in a thread. What goes wrong stands in `failures`; what served until then goes on."""
 
         def load() -> None:
             try:
                 before()
                 self.api.load(model.name)
-                self.serving.add(model.name)
+                self.serving[model.name] = model
+                self.lost.pop(model.name, None)
             except SlotwiseError as error:
                 logger.error("%s: %s", model.name, error.message)
                 self.failures[model.name] = error.message
+                if served := self.serving.get(model.name):
+                    self._write_config(served)
+                elif model.name in self.lost:
+                    self.lost[model.name] = model, time.monotonic() + AGAIN_S
 
         self.failures.pop(model.name, None)
         self.loading[model.name] = threading.Thread(target=load, daemon=True)
@@ -134,9 +144,10 @@ class Triton:
     def _join(self, name: str) -> None:
         if name in self.loading:
             self.loading.pop(name).join()
+        self.lost.pop(name, None)
 
     def _unload(self, name: str) -> None:
-        self.serving.discard(name)
+        self.serving.pop(name, None)
         self.api.unload(name)
         deadline = time.monotonic() + UNLOAD_S
         while time.monotonic() < deadline:
@@ -170,15 +181,21 @@ class Triton:
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             with self.change:
-                for model in self.models.values():
-                    if model.name in self.serving and len(self._workers(model.name)) < model.min_workers:
-                        self._load_again(model)
+                for name in [name for name in self.models if not self._is_loading(name)]:
+                    self._look_at(name)
 
-    def _load_again(self, model: HostedModel) -> None:
-        loading = self.loading.get(model.name)
-        if loading is None or not loading.is_alive():
-            logger.error("an instance of %s has died: the model is loaded again", model.name)
-            self._load(model, lambda: self._unload(model.name))
+    def _is_loading(self, name: str) -> bool:
+        return name in self.loading and self.loading[name].is_alive()
+
+    def _look_at(self, name: str) -> None:
+        """Load a model again that has fewer instances than were loaded, and where that fails, again after a while."""
+        served, (lost, again_at) = self.serving.get(name), self.lost.get(name, (None, 0.0))
+        if served is not None and len(self._workers(name)) < served.min_workers:
+            logger.error("an instance of %s has died: the model is loaded again", name)
+            self.lost[name] = served, 0.0
+            self._load(served, lambda: self._unload(name))
+        elif served is None and lost is not None and time.monotonic() >= again_at:
+            self._load(lost)
 
 
 def _number(file: Path) -> int:
