@@ -88,6 +88,18 @@ def test_an_exported_model_answers_and_a_changed_archive_does_not(tmp_path: Path
         module.TritonPythonModel().initialize(arguments)
 
 
+def test_what_is_written_over_an_archive_later_changes_no_export(tmp_path: Path) -> None:
+    archive = build_handler("faults", tmp_path, tmp_path / "work")
+    exported = export(info := inspect(archive), profile(), tmp_path / "repository") / "1" / "model.mar"
+    before = archive.read_bytes()
+    with archive.open("r+b") as file:  # as `cp new.mar NAME.mar` does
+        file.write(b"another")
+    assert exported.read_bytes() == before
+    with pytest.raises(SlotwiseError, match=r"faults\.mar was written while it was exported"):
+        export(info, profile(), tmp_path / "repository")
+    assert exported.read_bytes() == before
+
+
 def test_only_an_archive_that_can_is_exported(tmp_path: Path) -> None:
     earlier = tmp_path / "digits.mar"
     shutil.copyfile(FIXTURES / "digits-0.1.0.mar", earlier)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise.archive.guarding.foreign import need_worker
+from slotwise.archive.inspection import file_sha256
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import WRITTEN, config_pbtxt
@@ -47,7 +48,7 @@ def export(
     name = name or info.name
     with replaced(repository, name) as partial:
         shutil.copyfile(MODEL, partial / "1" / "model.py")
-        link_or_copy(info.path, partial / "1" / "model.mar")
+        _copy(info, partial / "1" / "model.mar")
         if warm_up := example(info):
             (partial / "warmup").mkdir()
             (partial / "warmup" / "example").write_bytes(warm_up)
@@ -115,9 +116,8 @@ def example(info: ArchiveInfo) -> bytes:
         return source.read(min(names))
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for the file where the file system can do that, else a copy. Of a link: for what it names."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copyfile(source, target)
+def _copy(info: ArchiveInfo, target: Path) -> None:
+    """Copy the archive: what is written over it later changes no export. Raises SlotwiseError where that happens now."""
+    shutil.copyfile(info.path, target)
+    if file_sha256(target) != info.sha256:
+        raise SlotwiseError(f"{info.path.name} was written while it was exported", "export it again")
