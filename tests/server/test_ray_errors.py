@@ -6,15 +6,18 @@ import importlib.util
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from slotwise.backends.management.models import ApiError
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server import lifecycle, supervisor
 from slotwise.server.ray import cluster as ray_cluster
-from slotwise.server.ray.server import deployment_options, last_line, replica_environment
+from slotwise.server.ray.server import RayHost, deployment_options, last_line, replica_environment
 
 
 @pytest.fixture
@@ -96,6 +99,30 @@ def test_the_profile_becomes_serves_options() -> None:
     initial = [deployment_options(fewer, 16, replicas)["autoscaling_config"]["initial_replicas"] for replicas in (1, 3, 9)]
     assert initial == [2, 3, 4]  # whatever a registration says, Ray wants it in between
     assert '"threads": 2' in replica_environment(profile, changes, {"digits": 1})["SLOTWISE_OVERRIDES"]
+
+
+def test_what_was_scaled_to_0_on_an_autoscaling_profile_comes_back_and_a_failed_unregister_leaves_no_ghost() -> None:
+    host: Any = RayHost.__new__(RayHost)
+    profile = load_profile("cpu", {"max_replicas": "4"}, {}, cores=0)
+
+    def version(number: str, workers: int) -> Any:
+        return SimpleNamespace(name="m", version=number, profile=profile, max_workers=workers)
+
+    host.versions = {"m": [version("1", 1), version("2", 1)]}
+    host._deploy = lambda versions: host.versions.update(m=versions)
+    with pytest.raises(ApiError, match="Ray scales m by itself"):
+        host.scale(version("1", 2))
+    host.scale(version("1", 0))
+    host.scale(version("1", 2))
+    assert [one.max_workers for one in host.versions["m"]] == [2, 1]
+
+    def fails(versions: list[Any]) -> None:
+        raise ConnectionError
+
+    host._deploy = fails
+    with pytest.raises(ConnectionError):
+        host.unregister(version("2", 1))
+    assert [one.version for one in host.versions["m"]] == ["1"]
 
 
 def test_replicas_are_workers() -> None:

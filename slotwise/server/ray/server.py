@@ -73,7 +73,7 @@ class RayHost:
 
     def unregister(self, model: HostedModel) -> None:
         """Deploy the others, or delete the application."""
-        left = [one for one in self.versions[model.name] if one.version != model.version]
+        left = self.versions[model.name] = [one for one in self.versions[model.name] if one.version != model.version]
         if left:
             self._deploy(left)
             return
@@ -82,7 +82,8 @@ class RayHost:
 
     def scale(self, model: HostedModel) -> None:
         """Deploy with another number of replicas; nothing is restarted."""
-        if model.profile.max_replicas and model.max_workers:
+        before = next(one for one in self.versions[model.name] if one.version == model.version)
+        if model.profile.max_replicas and model.max_workers and before.max_workers:
             between = f"{model.profile.min_replicas} and {model.profile.max_replicas}"
             message = f"Ray scales {model.name} by itself, between {between} replicas: change min_replicas and max_replicas"
             raise ApiError(409, "ConflictStatusException", message)
