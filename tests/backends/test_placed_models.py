@@ -22,6 +22,7 @@ from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.errors import SlotwiseError
 from slotwise.host.model_versions import ModelVersions
+from slotwise.host.on_ray import replica_door
 from slotwise.host.on_ray.placed_model import PlacedModel
 from slotwise.host.on_ray.replica_door import ReplicaDoor
 from slotwise.host.on_ray.server import say_again
@@ -158,6 +159,21 @@ def test_each_request_gets_its_own_answer_and_a_batch_has_no_more_than_its_size(
             assert sorted(body for batch in batches for body in batch) == sorted(bodies)
             assert max(map(len, batches)) <= 4
             assert here.served.ledger.open == 0
+
+    asyncio.run(run())
+
+
+def test_those_who_only_hold_connections_keep_no_replica_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replica_door, "MOST_STRANGERS", 4)
+
+    async def run() -> None:
+        async with cluster(tmp_path) as here:
+            silent = [await asyncio.open_connection(here.address.host, here.address.port) for _ in range(8)]
+            here.replica(Child())
+            await here.ready(1)
+            assert (await here.ask(b"1")).body == b"of 1"
+            for _, writer in silent:
+                writer.close()
 
     asyncio.run(run())
 

@@ -34,7 +34,7 @@ class ReplicaDoor:
 
     def __init__(self, loaded: ModelVersions, secret: str) -> None:
         self.loaded, self.secret = loaded, secret
-        self.strangers: set[_Stranger] = set()
+        self.strangers: dict[_Stranger, None] = {}  # who came first stands first
 
     @asynccontextmanager
     async def open(self, address: str) -> AsyncIterator[FrontAddress]:
@@ -60,11 +60,10 @@ class _Stranger(asyncio.Protocol):
         """Somebody has come."""
         self.transport = cast("asyncio.Transport", transport)
         self.late = asyncio.get_running_loop().call_later(PROVE_S, self.transport.abort)
-        self.door.strangers.add(self)
-        if len(self.door.strangers) > MOST_STRANGERS:
-            self.transport.abort()
-        else:
-            self.transport.write(f"{self.nonce}\n".encode())
+        self.door.strangers[self] = None
+        if len(self.door.strangers) > MOST_STRANGERS:  # a replica proves itself at once: who has not by now is none
+            next(iter(self.door.strangers)).transport.abort()
+        self.transport.write(f"{self.nonce}\n".encode())
 
     def connection_lost(self, error: Exception | None) -> None:
         """It has gone, or was sent away."""
@@ -105,4 +104,4 @@ class _Stranger(asyncio.Protocol):
 
     def _known(self) -> None:
         self.late.cancel()
-        self.door.strangers.discard(self)
+        self.door.strangers.pop(self, None)
