@@ -245,6 +245,8 @@ def load_spec(folder: Path) -> ModelSpec:
         except (OSError, UnicodeDecodeError) as error:
             raise SlotwiseError(f"{path}: labels: {spec.labels} cannot be read", str(error)) from error
         spec = spec.model_copy(update={"labels": [line.strip() for line in lines if line.strip()]})
+    if broken := next((label for label in spec.labels if "\n" in label or "\r" in label), None):
+        raise SlotwiseError(f"{path}: labels: {broken!r:.100} holds a line break", "a label is one line")
     if len(set(spec.labels)) < len(spec.labels):
         repeated = next(label for i, label in enumerate(spec.labels) if label in spec.labels[:i])
         raise SlotwiseError(f"{path}: labels: {repeated!r} is there twice", "an answer needs distinct labels")

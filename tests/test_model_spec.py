@@ -70,6 +70,7 @@ def test_a_whole_description_is_read(tmp_path: Path) -> None:
         (MINIMAL + '[weights]\nstate_dict = "w.pt"', "weights: state_dict and module belong together", ""),
         (MINIMAL + 'labels = "gone.txt"', "labels: gone.txt cannot be read", ""),
         (MINIMAL + 'labels = ["a", "b", "a"]', "labels: 'a' is there twice", ""),
+        (MINIMAL + 'labels = ["a\\nb", "c"]', "labels: 'a\\nb' holds a line break", ""),
         (MINIMAL + 'examples = ["a/x.json", "b/x.json"]', "examples: a/x.json and b/x.json would have one name", ""),
         (MINIMAL + 'files = ["model/"]\n[weights]\nonnx = "model/m.onnx"', "files: model/ holds model/m.onnx", "correct"),
         (MINIMAL + 'files = ["a/b", "a"]', "files: a holds a/b, which is named as well", ""),

@@ -160,3 +160,11 @@ def test_the_command_says_what_it_wrote(info: ArchiveInfo, tmp_path: Path) -> No
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["batch_size"] >= 1
     assert config_of(out / "other").name == "other"
+
+
+def test_a_label_of_two_lines_is_refused(info: ArchiveInfo, tmp_path: Path) -> None:
+    """Each later class would get its neighbour's name."""
+    broken = replace(info, model={**info.model, "labels": ["a\nb", "c", "d"]})
+    with pytest.raises(SlotwiseError, match="a label holds a line break"):
+        export_native(broken, profile(), tmp_path / "repository")
+    assert not (tmp_path / "repository" / "net").exists()

@@ -122,6 +122,8 @@ def _tensor(value: Any, free: bool) -> NativeTensor:
 def _output(graph: Any, free: bool, model: dict[str, Any]) -> NativeTensor:
     found, labels = _tensor(_served(graph, model), free), model.get("labels", [])
     fits = labels and list(found.shape[-1:]) == [len(labels)]
+    if fits and any("\n" in label or "\r" in label for label in labels):  # of an archive that was built before that was refused
+        raise SlotwiseError("a label holds a line break, and Triton reads one a line", "correct the labels, and build it again")
     return NativeTensor(found.name, found.kind, found.shape, LABELS if fits else "")
 
 
