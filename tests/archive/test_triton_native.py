@@ -168,3 +168,14 @@ def test_a_label_of_two_lines_is_refused(info: ArchiveInfo, tmp_path: Path) -> N
     with pytest.raises(SlotwiseError, match="a label holds a line break"):
         export_native(broken, profile(), tmp_path / "repository")
     assert not (tmp_path / "repository" / "net").exists()
+
+
+def test_a_graph_with_several_inputs_is_refused(info: ArchiveInfo, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.load(tmp_path / "net.onnx")
+    graph.graph.input.append(onnx.helper.make_tensor_value_info("mask", onnx.TensorProto.FLOAT, ["n", 4]))
+    archive = tmp_path / "several.mar"
+    with zipfile.ZipFile(archive, "w") as mar:
+        mar.writestr("net.onnx", graph.SerializeToString())
+    with pytest.raises(SlotwiseError, match="the graph has several inputs: x, mask"):
+        export_native(replace(info, path=archive), profile(), tmp_path / "repository")

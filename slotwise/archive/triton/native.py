@@ -102,7 +102,13 @@ def _served(graph: Any, model: dict[str, Any]) -> Any:
 
 def _given(graph: Any) -> Any:
     constants = {tensor.name for tensor in graph.graph.initializer}
-    return next(value for value in graph.graph.input if value.name not in constants)
+    given = [value for value in graph.graph.input if value.name not in constants]
+    if len(given) > 1:
+        named = ", ".join(value.name for value in given)
+        raise SlotwiseError(
+            f"the graph has several inputs: {named:.200}", "without --native its archive runs on Triton as it is"
+        )
+    return next(iter(given))
 
 
 def _free(graph: Any, model: dict[str, Any]) -> bool:
