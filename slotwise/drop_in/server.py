@@ -70,6 +70,7 @@ DAY_S = 86_400
 NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = (LOOPBACK, "localhost", "::1")
+GRPC_PORTS = {"inference": 7070, "management": 7071}
 LAST_LINE = "Model server started."
 
 
@@ -91,7 +92,7 @@ def profile_of(configuration: Configuration) -> Profile:
 def record_of(configuration: Configuration, folder: Path) -> ServerRecord:
     """This server as the rest of Slotwise knows servers."""
     ports = [configuration.address(api).port for api in ("inference", "management", "metrics")]
-    ports += [configuration.number(f"grpc_{api}_port", port) for api, port in (("inference", 7070), ("management", 7071))]
+    ports += [configuration.number(f"grpc_{api}_port", port) for api, port in GRPC_PORTS.items()]
     return ServerRecord(
         name=NAME,
         pid=os.getpid(),
@@ -255,9 +256,12 @@ def _open_to_all(configuration: Configuration) -> list[str]:
     """A line for every API that anybody who reaches this machine may call."""
     if configuration.tokens:
         return []
-    addresses = [(api, configuration.address(api)) for api in ("inference", "management")]
-    beyond = [(api, address) for api, address in addresses if address.host not in LOOPBACKS]
-    return [f"whoever reaches {address.url} may use the {api} API: tokens are switched off" for api, address in beyond]
+    said = []
+    for api, port in GRPC_PORTS.items():
+        address, host = configuration.address(api), configuration.text(f"grpc_{api}_address", LOOPBACK)
+        said += [(address.host, address.url, f"the {api} API")]
+        said += [(host, f"{host}:{configuration.number(f'grpc_{api}_port', port)}", f"the {api} API over gRPC")]
+    return [f"whoever reaches {at} may use {api}: tokens are switched off" for host, at, api in said if host not in LOOPBACKS]
 
 
 def main(words: list[str]) -> int:

@@ -13,7 +13,7 @@ from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.configuration import Address, Configuration, configured
 from slotwise.drop_in.known_keys import KEYS, remarks
 from slotwise.drop_in.model_table import shown_word
-from slotwise.drop_in.server import profile_of
+from slotwise.drop_in.server import introduced, profile_of
 from slotwise.drop_in.snapshots import Snapshots, models_of, newest
 from slotwise.drop_in.web_apis import printable
 from slotwise.errors import SlotwiseError
@@ -198,3 +198,13 @@ def test_a_snapshot_is_the_newest_one_also_where_the_clock_was_set_back(monkeypa
         assert last is not None
         assert f"mark={mark}" in last.read_text()
     assert last.name.startswith("20261025030500000")
+
+
+def test_it_is_said_which_apis_are_open_to_whoever_reaches_them(tmp_path: Path) -> None:
+    text = "disable_token_authorization=true\ngrpc_inference_address=0.0.0.0\n"
+    text += "grpc_management_address=0.0.0.0\ngrpc_management_port=71"
+    said = introduced(configured_with(text), parsed([]), tmp_path).splitlines()
+    assert [line for line in said if line.startswith("whoever")] == [
+        "whoever reaches 0.0.0.0:7070 may use the inference API over gRPC: tokens are switched off",
+        "whoever reaches 0.0.0.0:71 may use the management API over gRPC: tokens are switched off",
+    ]
