@@ -9,13 +9,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.model_settings import ModelSettings
@@ -200,14 +201,15 @@ def _settings(config: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str,
 
 
 def _install(model: HostedModel, folder: Path) -> None:
-    """Have pip install what an archive requires into this folder. Raises ApiError."""
-    archive, named = model.info.path, model.info.requirements
+    """Have pip install what an archive requires into this folder, in the unpacked archive. Raises ApiError."""
+    named = model.info.requirements
     folder.mkdir(parents=True)
-    with zipfile.ZipFile(archive) as packed:
-        (folder / named).write_bytes(packed.read(named))
-    command = [sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--target", str(folder), "-r", str(folder / named)]
+    # -P: no module of the archive is taken for one of pip's
+    command = [sys.executable, "-P", "-m", "pip", "install", *PIP_OPTIONS, "--target", str(folder.resolve()), "-r", named]
+    told: dict[str, Any] = {"capture_output": True, "text": True, "timeout": INSTALL_S, "stdin": subprocess.DEVNULL}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_S, stdin=subprocess.DEVNULL)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix="requires-") as place:
+            done = subprocess.run(command, cwd=extract(model.info.path, Path(place, "archive"), trusted=True), **told)
         failed = done.returncode != 0
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     except subprocess.TimeoutExpired:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from slotwise.drop_in.own_host import _install
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, deployed
 from tests.support.waiting import until
@@ -79,3 +82,21 @@ def test_nothing_is_installed_where_nobody_asked_for_it(tmp_path: Path, store: P
         (described,) = one.call("GET", "/models/needs").json()
         assert described["workers"][0]["status"] != "READY"
         assert "Successfully installed" not in model_log.read_text("utf-8")
+
+
+def test_requirements_may_name_other_files_of_the_archive_and_none_of_them_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    wheel(tmp_path / "wheels")
+    (built,) = (tmp_path / "wheels").iterdir()
+    with zipfile.ZipFile(tmp_path / "m.mar", "w") as packed:
+        packed.writestr("requirements.txt", "-r extra.txt\n")
+        packed.writestr("extra.txt", f"./{built.name}\n")
+        packed.write(built, built.name)
+        packed.writestr("pip.py", "raise SystemExit('it ran')")
+    info = SimpleNamespace(path=tmp_path / "m.mar", requirements="requirements.txt")
+    model: Any = SimpleNamespace(info=info, name="m", version="1.0")
+    _install(model, tmp_path / "models" / "m@packages")
+    assert (tmp_path / "models" / "m@packages" / "tiny_package.py").is_file()
+    assert [file.name for file in (tmp_path / "models").iterdir()] == ["m@packages"]
