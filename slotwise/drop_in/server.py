@@ -71,6 +71,7 @@ NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = (LOOPBACK, "localhost", "::1")
 GRPC_PORTS = {"inference": 7070, "management": 7071}
+MOST_MINUTES = 100 * 366 * 1440  # of a token: a hundred years, which a date can say
 LAST_LINE = "Model server started."
 
 
@@ -215,8 +216,8 @@ async def _measure(configuration: Configuration, numbers: ServerNumbers) -> None
 def _minutes(configuration: Configuration) -> float:
     text = configuration.text("token_expiration_min", "60")
     try:
-        return max(0.01, float(text))
-    except ValueError:
+        return max(0.01, min(int(float(text) * 100) / 100, MOST_MINUTES))  # int refuses inf and nan
+    except (ValueError, OverflowError):
         raise SlotwiseError(f"token_expiration_min is no number: {text:.40}", "correct config.properties") from None
 
 

@@ -171,6 +171,10 @@ def _of_models(configuration: Configuration) -> Iterator[tuple[str, str, str, tu
         return
     for kind, metrics in _metrics_file(Path(named)).items():
         for one in metrics if kind in ("counter", "gauge", "histogram") and isinstance(metrics, list) else ():
+            if not (isinstance(one, dict) and "name" in one):
+                raise SlotwiseError(
+                    f"metrics_config: {named}: no name in {kind}: {one!r:.100}", "each metric is `- name: NAME`"
+                )
             labels = tuple(str(label) for label in one.get("dimensions", ()))
             yield str(one["name"]), "gauge" if kind == "histogram" else kind, str(one.get("unit", "")), (*labels, "Hostname")
 

@@ -8,12 +8,14 @@ from urllib.parse import quote
 
 import pytest
 
+from slotwise.backends.management.bearer import Tokens
 from slotwise.drop_in import snapshots
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.configuration import Address, Configuration, configured
 from slotwise.drop_in.known_keys import KEYS, remarks
 from slotwise.drop_in.model_table import shown_word
-from slotwise.drop_in.server import introduced, profile_of
+from slotwise.drop_in.server import MOST_MINUTES, _minutes, introduced, profile_of
+from slotwise.drop_in.server_numbers import _of_models
 from slotwise.drop_in.snapshots import Snapshots, models_of, newest
 from slotwise.drop_in.web_apis import printable
 from slotwise.errors import SlotwiseError
@@ -208,3 +210,25 @@ def test_it_is_said_which_apis_are_open_to_whoever_reaches_them(tmp_path: Path) 
         "whoever reaches 0.0.0.0:7070 may use the inference API over gRPC: tokens are switched off",
         "whoever reaches 0.0.0.0:71 may use the management API over gRPC: tokens are switched off",
     ]
+
+
+@pytest.mark.parametrize("text", ["inf", "-inf", "nan", "soon"])
+def test_a_tokens_life_that_is_no_number_is_refused_in_one_line(text: str) -> None:
+    with pytest.raises(SlotwiseError, match=f"token_expiration_min is no number: {text}"):
+        _minutes(configured_with(f"token_expiration_min={text}"))
+
+
+def test_a_token_lives_no_longer_than_a_date_can_say(tmp_path: Path) -> None:
+    minutes = _minutes(configured_with("token_expiration_min=999999999999"))
+    assert minutes == MOST_MINUTES
+    tokens = Tokens(tmp_path, 60 * minutes)
+    assert tokens.opens("inference", b"Bearer " + tokens.now["inference"].encode())
+    assert _minutes(configured_with("token_expiration_min=0.05")) == 0.05
+
+
+@pytest.mark.parametrize("entry", ["unit: ms", "Foo", "[Foo]"])
+def test_a_metric_without_a_name_is_refused_in_one_line(entry: str) -> None:
+    pytest.importorskip("yaml")
+    Path("metrics.yaml").write_text(f"model_metrics:\n  counter:\n    - {entry}\n")
+    with pytest.raises(SlotwiseError, match=r"metrics_config: metrics\.yaml: no name in counter: "):
+        list(_of_models(configured_with("metrics_config=metrics.yaml")))
