@@ -25,9 +25,8 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Request, Settings, SlotError, UnsupportedMedia
 from slotwise.worker.familiar.sagemaker_program import FUNCTIONS, program_of
-from slotwise.worker.familiar.torchserve_handler import OneSlotContext, context_of, what_it_set
+from slotwise.worker.familiar.torchserve_handler import ThreadsContext, context_of, what_it_set
 from slotwise.worker.guard.blame import tells_of_bad_input
-from slotwise.worker.guard.stand_in import StandInSlot
 from slotwise.worker.slot_errors import text
 
 JSON, CSV, NPY = "application/json", "text/csv", "application/x-npy"
@@ -39,7 +38,7 @@ class SageMaker(BatchHandler):
     max_rows = 1
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        self.context: OneSlotContext = context_of(model_dir, settings)
+        self.context: ThreadsContext = context_of(model_dir, settings)
         self.accept = os.environ.get("SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT", JSON)
         named = self.model.get("options", {}).get("program") or os.environ.get("SAGEMAKER_PROGRAM", "")
         self.own = _functions(model_dir / "code", named)
@@ -69,20 +68,23 @@ class SageMaker(BatchHandler):
 
     def answered(self, request: Request) -> tuple[Any, str]:
         """One request's answer and its content type."""
-        slot = StandInSlot(request.headers)
-        self.context.speak_of(slot)
+        with self.context.speaking_of([request.headers]) as (slot,):
+            answer, accept = self._transformed(request)
+        if refused := what_it_set(slot):
+            raise refused
+        value, answered_as = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, accept)
+        return (bytes(value) if isinstance(value, bytearray) else value), text(answered_as)
+
+    def _transformed(self, request: Request) -> tuple[Any, str]:
+        """What the functions make of a request, and the content type that is asked for."""
         accept = request.headers.get("accept", "")
         accept = self.accept if accept in ("", "*/*") else accept
         kind = _kind(request.headers)
         try:
             body: Any = request.body.decode("utf-8") if kind in (JSON, CSV) else request.body
-            answer = self.transformed(body, kind, accept)
+            return self.transformed(body, kind, accept), accept
         except Exception as error:
             raise _blamed(error) from error
-        if refused := what_it_set(slot):
-            raise refused
-        value, answered_as = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, accept)
-        return (bytes(value) if isinstance(value, bytearray) else value), text(answered_as)
 
     def transformed(self, body: Any, kind: str, accept: str) -> Any:
         """The functions in their order."""
