@@ -1,9 +1,10 @@
 """Classify tensors: a tensor in, its label and probabilities out.
 
-A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON. `input.mean` and
-`input.std` are applied to each channel. `output` in model.toml says what the network gives: "probabilities", "logits" (the
-default, unless an ONNX graph ends in a softmax), "regression", which is answered as `{"value": 3.1}`, or "embedding", as
-`{"embedding": [0.1, -0.7]}`. With the header `x-scores: all` every class's score stands beside the answer.
+A body is raw little-endian numbers of `input.dtype` and `input.shape`, a .npy file, or nested lists in JSON, also where nothing
+says so. `input.mean` and `input.std` are applied to each channel. `output` in model.toml says what the network gives:
+"probabilities", "logits" (the default, unless an ONNX graph ends in a softmax), "regression", which is answered as
+`{"value": 3.1}`, or "embedding", as `{"embedding": [0.1, -0.7]}`. With the header `x-scores: all` every class's score stands
+beside the answer.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ class TensorClassifier(BatchHandler):
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         if body.startswith(b"\x93NUMPY"):
             array = self.shaped(self.from_npy(body))
-        elif "json" in headers.get("content-type", "").lower():
+        elif "json" in headers.get("content-type", "").lower() or _is_json(body):
             array = self.shaped(self.from_json(body))
+        elif headers.get("content-type", "").lower().startswith("text/csv") or (self.dtype.kind == "f" and _is_text(body)):
+            raise BadRequest(f"{self.expected}, as raw numbers, .npy or JSON; got text")
         elif len(body) == self.bytes:
             array = np.frombuffer(body, self.raw).reshape(self.shape)
         else:
@@ -69,10 +72,11 @@ class TensorClassifier(BatchHandler):
 
     def from_json(self, body: bytes) -> Any:
         try:
-            array = np.array(json.loads(body))
+            text = body.decode(json.detect_encoding(body))
+            array = np.array(json.loads(text))
         except (ValueError, RecursionError) as error:
             raise BadRequest(f"{self.expected}, as JSON lists of equal length") from error
-        truths = b"true" in body or b"false" in body  # beside numbers numpy takes them for 1 and 0
+        truths = "true" in text or "false" in text  # beside numbers numpy takes them for 1 and 0
         if truths or array.dtype.kind not in "iuf" or (self.dtype.kind in "iu" and not self.whole(array)):
             raise Unprocessable(f"{self.expected}; got other values")
         return array
@@ -93,6 +97,21 @@ class TensorClassifier(BatchHandler):
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         return in_words(request, *super().respond(request, self.answers.shown(request, results)))
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether a body is a list in JSON, although nothing says so."""
+    if not body.lstrip().startswith(b"["):
+        return False
+    try:
+        return isinstance(json.loads(body), list)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether a body is of letters, digits and signs alone; numbers that are made of such are hardly anybody's."""
+    return bool(body) and body.isascii() and body.translate(None, b"\t\r\n").decode("ascii").isprintable()
 
 
 handle = TensorClassifier.entry_point()

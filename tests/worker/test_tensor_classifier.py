@@ -74,6 +74,17 @@ def test_json_is_json_in_whatever_case_its_content_type_is_written(started: Star
     assert ask(started(), [body], {0: {"Content-Type": "Application/JSON"}})[0].value["label"] == "b"
 
 
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain"])
+def test_text_of_as_many_bytes_is_no_raw_number(started: Started, kind: str) -> None:
+    headers = {"Content-Type": kind} if kind else {}
+    good = ask(started(), [b"[[0, 3, 0],   [0, 0, 1]]"], {0: headers})[0]
+    assert good.value["label"] == "b"
+    for text in (b"0.0,3.0,0.00,0.00,0.0,1.", b"[[0, 3, 0],   [0, 0, 1];"):
+        assert len(text) == TENSOR.nbytes
+        assert ask(started(), [text], {0: headers})[0].code == 400
+    assert ask(started(), [TENSOR.tobytes()], {0: {"Content-Type": "text/csv"}})[0].code == 400
+
+
 def test_the_bare_label_for_who_accepts_only_text(started: Started) -> None:
     assert ask(started(), [TENSOR.tobytes()], {0: {"Accept": "text/plain"}})[0].body == b"b"
 
@@ -125,6 +136,11 @@ def test_wrong_json(started: Started, body: bytes, code: int) -> None:
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_a_truth_is_no_number_however_it_is_encoded(started: Started) -> None:
+    body = "[[true, 3, 0], [0, 0, 1]]".encode("utf-16")
+    assert ask(started(), [body], JSON)[0].code == 422
+
+
 def test_normalisation_and_whole_numbers(started: Started) -> None:
     handler = started(mean=[1.0], std=[2.0])
     assert ask(handler, [np.full(SHAPE, 3, np.float32).tobytes()])[0].code == 200
