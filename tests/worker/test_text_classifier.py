@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")
 from slotwise.archive.build import build  # noqa: E402
 from slotwise.errors import SlotwiseError  # noqa: E402
-from slotwise.worker import Headers, SlotError  # noqa: E402
+from slotwise.worker import Headers, SlotError, UnsupportedMedia  # noqa: E402
 from slotwise.worker.texts.text_body import MAX_TEXTS, is_list_of_texts, texts_of  # noqa: E402
 from slotwise.worker.texts.tokens import TextTokenizer, reads_word_by_word  # noqa: E402
 from slotwise.zoo.transformers_files import ready, save  # noqa: E402
@@ -387,3 +387,16 @@ def test_a_text_of_which_a_tokenizer_leaves_nothing_is_refused() -> None:
     with pytest.raises(SlotError, match="the text has no tokens") as raised:
         read(("\u200b", None))
     assert raised.value.code == 422
+
+
+@pytest.mark.parametrize("kind", ["application/x-ndjson", "text/csv", "image/png"])
+def test_a_kind_of_body_that_holds_no_texts_is_refused(kind: str) -> None:
+    with pytest.raises(UnsupportedMedia, match="send texts as text/plain or application/json"):
+        texts_of(b'{"text": "good"}', Headers({"content-type": kind}), pairs=False)
+
+
+def test_json_of_another_name_and_behind_a_mark_is_json() -> None:
+    two = [("good", None), ("bad", None)]
+    assert texts_of(b'["good", "bad"]', Headers({"content-type": "application/vnd.kserve+json"}), pairs=False) == two
+    assert texts_of(b'\xef\xbb\xbf{"text": "good"}', Headers({}), pairs=False) == two[:1]
+    assert texts_of(b'\xef\xbb\xbf["good", "bad"]', Headers(JSON), pairs=False) == two

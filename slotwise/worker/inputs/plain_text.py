@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from slotwise.worker.slot_errors import BadRequest, Unprocessable, UnsupportedMedia
 
+UNNAMED = ("", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain")  # of a body that is looked at
 CHARSETS = ("", "utf-8", "utf8", "us-ascii")
 
 

@@ -8,11 +8,12 @@ a text                                     one text         "a text"            
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Mapping
 from typing import Any
 
-from slotwise.worker.inputs.plain_text import decode_text
-from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unprocessable
+from slotwise.worker.inputs.plain_text import UNNAMED, decode_text
+from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unprocessable, UnsupportedMedia
 
 MAX_TEXTS = 256  # of one request
 TEXT, SECOND = "text", "text_pair"
@@ -50,9 +51,12 @@ def is_list_of_texts(body: bytes, headers: Mapping[str, str]) -> bool:
 
 
 def _json(body: bytes, headers: Mapping[str, str]) -> Any:
-    """What a body says as JSON, without what stands around it; None where it is a plain text. Raises BadRequest."""
+    """What a body says as JSON, without what stands around it; None where it is a plain text. Raises a SlotError."""
     kind = headers.get("content-type", "").lower().partition(";")[0].strip()
-    told = kind == JSON
+    told = kind == JSON or kind.endswith("+json")
+    if not told and kind not in UNNAMED:
+        raise UnsupportedMedia(f"send texts as text/plain or {JSON}")
+    body = body.removeprefix(BOM_UTF8)
     if not told and (kind == "text/plain" or not body.lstrip().startswith(b"{")):
         return None
     if body.count(b",") + body.count(b"[") + body.count(b"{") > 32 * MAX_TEXTS + body.count(b" "):
