@@ -210,6 +210,16 @@ def test_the_same_columns_as_csv() -> None:
     assert str(fourth) == "column 'age' takes a whole number, not 'x'"
 
 
+def test_an_empty_line_of_one_column_is_a_row_whose_field_is_empty() -> None:
+    one = TableSchema([SchemaColumn("x", missing=True)])
+    rows = rows_of(b"\nx\n1\n\n3\n\n\n", Headers(CSV), one)
+    assert [str(row[0]) for row in rows] == ["[1.]", "[nan]", "[3.]"]  # type: ignore[index]
+    (_, second, _) = rows_of(b"x\n1\n\n3", Headers(CSV), TableSchema([SchemaColumn("x")]))
+    assert str(second) == "column 'x' is missing"
+    two = TableSchema([SchemaColumn("x"), SchemaColumn("y")])
+    assert len(rows_of(b"x,y\n1,2\n\n3,4\n", Headers(CSV), two)) == 2
+
+
 def test_columns_that_are_called_as_parts_of_other_forms() -> None:
     odd = TableSchema([SchemaColumn("columns"), SchemaColumn("data"), SchemaColumn("instances")])
     row = json.dumps({"columns": 1, "data": 2, "instances": 3}).encode()

@@ -13,13 +13,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from slotwise.worker.inputs.plain_text import CHARSETS
+from slotwise.worker.inputs.plain_text import CHARSETS, UNNAMED
 from slotwise.worker.slot_errors import BadRequest, SlotError, TooLarge, Unprocessable, UnsupportedMedia
 from slotwise.worker.tables.columns import Row, TableSchema
 
 MAX_ROWS = 1024  # of one request
 HINTS = 8  # rows of a body for which a name that may be meant is looked for
-UNNAMED = ("", "application/octet-stream", "application/x-www-form-urlencoded", "text/plain")  # of a body that is looked at
 SPLIT = frozenset({"columns", "data", "index"})
 
 
@@ -150,12 +149,17 @@ def _csv_rows(body: bytes, columns: TableSchema, headless: bool) -> list[Row | S
     if max(text.count("\n"), text.count("\r")) > 4 * MAX_ROWS + 4:  # either ends a line
         raise TooLarge(f"the table has more than {MAX_ROWS} rows")
     try:
-        lines = [fields for fields in csv.reader(io.StringIO(text, newline=""), strict=True) if fields]
+        lines = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     except csv.Error:
         raise BadRequest("the body is no CSV") from None
+    while lines and not lines[-1]:
+        lines.pop()
     if not lines:
         raise BadRequest("the body is empty")
+    if not headless:
+        lines = lines[next(i for i, fields in enumerate(lines) if fields) :]
     names = columns.names if headless else [name.strip() for name in lines.pop(0)]
+    lines = [fields or [""] for fields in lines if fields or len(names) == 1]  # of one column an empty line is an empty field
     columns.check_names(names)
     places = [names.index(name) if name in names else None for name in columns.names]
     return [_checked(columns, fields, places, len(names)) for fields in _counted(lines)]
