@@ -11,6 +11,7 @@ import pytest
 graphs = pytest.importorskip("tests.archive.graphs")
 openvino = pytest.importorskip("openvino")
 from slotwise.archive.build import build  # noqa: E402
+from slotwise.worker.engines.openvino import OpenVinoEngine  # noqa: E402
 from slotwise.worker.engines.wide_numbers import wide_number  # noqa: E402
 from tests.archive.graphs import FLOAT, INT64, node  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
@@ -78,6 +79,15 @@ def test_shapes_places_and_small_numbers_are_computed_there(
     tmp_path: Path, nodes: Any, made: int, weights: dict[str, Any]
 ) -> None:
     assert why(tmp_path, nodes, FLOAT, made, weights) == ""
+
+
+@pytest.mark.parametrize("held", [np.int32, np.int64])
+def test_whole_numbers_that_a_graph_gives_are_those_of_the_graph(tmp_path: Path, held: Any) -> None:
+    ids = np.array([16777217, 123456789, 2000000011, 5], held)
+    nodes = [node("ArgMax", "x", "i", axis=1), node("Gather", "n i", "y")]
+    assert why(tmp_path, nodes, FLOAT, INT64 if held is np.int64 else INT32, {"n": ids}) == ""
+    engine = OpenVinoEngine(openvino.Core().compile_model(tmp_path / "n.onnx", "CPU"), "fp32")
+    assert engine(np.eye(4, dtype=np.float32)).ravel().tolist() == ids.tolist()
 
 
 def test_an_authors_own_handler_looks_up_what_its_table_has(tmp_path: Path) -> None:

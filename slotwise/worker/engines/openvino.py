@@ -42,7 +42,8 @@ class OpenVinoEngine:
     def _run(self, inputs: Any) -> Any:
         self.request.set_input_tensor(openvino.Tensor(inputs, shared_memory=True))
         self.request.infer()
-        return self.request.get_output_tensor(self.output).data.astype(np.float32)
+        output = self.request.get_output_tensor(self.output).data
+        return output.copy() if output.dtype.kind in "iub" else output.astype(np.float32)  # float32 does not hold every id
 
 
 def load(model_dir: Path, settings: Settings) -> OpenVinoEngine:

@@ -51,7 +51,8 @@ class TorchEngine:
         with torch.inference_mode(), autocast:
             if self.device == "cuda":  # pragma: no cover  needs a GPU
                 tensor = laid_out(tensor.pin_memory().to("cuda", non_blocking=True), self.layout)
-            return self.module(tensor).float().cpu()
+            output = self.module(tensor)
+            return (output.float() if output.is_floating_point() else output).cpu()  # float32 does not hold every id
 
     def choose_layout(self, inputs: Sequence[Any]) -> None:
         """Use channels_last where the network runs in it and answers the same on `inputs`, each [b, ...].
