@@ -150,6 +150,45 @@ def test_grey_of_8_16_and_32_bits_is_the_same_grey() -> None:
     assert (thirtytwo == eight).all()
 
 
+def tiff(numbers: Any, photometric: int = 1, signed: bool = False, bits: int = 0) -> bytes:
+    """Grey numbers as they are, uncompressed, with the tags that say how they are to be read."""
+    height, width = numbers.shape
+    picture = Image.frombytes("L", (width * numbers.itemsize, height), numbers.tobytes())
+    tags = {262: photometric, 339: 2 if signed else 1}
+    target = io.BytesIO()
+    picture.save(target, "TIFF", tiffinfo=tags)
+    body = bytearray(target.getvalue())
+    (at,) = struct.unpack_from("<I", body, 4)
+    for entry in range(at + 2, at + 2 + 12 * struct.unpack_from("<H", body, at)[0], 12):
+        tag, kind = struct.unpack_from("<HH", body, entry)
+        if change := {256: width, 258: bits or 8 * numbers.itemsize, 262: photometric, 339: tags[339]}.get(tag):
+            struct.pack_into("<I" if kind == 4 else "<H", body, entry + 8, change)
+        elif tag == 262:
+            struct.pack_into("<H", body, entry + 8, photometric)
+    return bytes(body)
+
+
+RAMP = np.array([[0, 16384, 32768, 49152, 65535]] * 2, np.uint16)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        tiff(RAMP, photometric=0),
+        tiff((RAMP // 2).astype(np.int16), signed=True),
+        tiff((RAMP // 512).astype(np.int8), signed=True),
+        tiff(RAMP.astype(np.uint32) * 65537),
+        tiff(RAMP.astype(np.int32) - 1, signed=True),
+    ],
+    ids=["white is 0", "16 bits signed", "8 bits signed", "32 bits", "below 0"],
+)
+def test_grey_that_would_be_another_picture_is_refused(body: bytes) -> None:
+    with pytest.raises(UnsupportedMedia, match="save it with 8 bits"):
+        decode_rgb(body)
+    assert decode_rgb(tiff(RAMP))[0, :, 0].tolist() == [0, 64, 128, 192, 255]
+    assert decode_rgb(tiff(RAMP.astype(np.uint8), photometric=0)).shape == (2, 5, 3)
+
+
 def quarters(size: tuple[int, int] = (96, 64)) -> Image.Image:
     """Four colours, so that no turn of it looks like another; their edges lie on the blocks of every codec."""
     picture = Image.new("RGB", size)
@@ -193,7 +232,7 @@ def test_a_deep_or_layered_picture_in_many_strips_is_the_same_picture(monkeypatc
         encoded(Image.fromarray(deep)),
         encoded(Image.fromarray(deep >> 8)),  # 16 bits, but only 8 of them used
         encoded(Image.fromarray(deep.astype(">u2")), "TIFF"),
-        encoded(Image.fromarray(random.integers(-70_000, 170_000, (37, 53)).astype(np.int32)), "TIFF"),
+        encoded(Image.fromarray(random.integers(0, 65_536, (37, 53)).astype(np.int32)), "TIFF"),
         encoded(Image.fromarray(rgba)),
         encoded(Image.fromarray(rgba[..., 0]), transparency=17),
         encoded(Image.fromarray(rgba[..., :3]).quantize(16), transparency=bytes(range(0, 240, 15))),

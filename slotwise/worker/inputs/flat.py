@@ -15,6 +15,7 @@ from PIL import Image
 from slotwise.worker.slot_errors import UnsupportedMedia
 
 STRIP_PIXELS = 1 << 18
+BITS, PHOTOMETRIC, SAMPLE_FORMAT = 258, 262, 339  # tags of a TIFF
 LAYERED = ("RGBA", "LA", "PA", "RGBa", "La")
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -73,13 +74,33 @@ def _to_eight_bits(picture: Image.Image, bits: int) -> None:
 def _flat(picture: Image.Image, mode: str) -> Image.Image:
     if picture.mode == "F":
         raise UnsupportedMedia("pictures of floating-point numbers are not taken")
+    if picture.format == "TIFF" and not _is_plain(picture):
+        raise UnsupportedMedia(
+            "a TIFF of signed numbers, or of grey in 12 or inverted 16 bits, is not taken: save it with 8 bits"
+        )
     if picture.mode.startswith("I"):  # 16-bit grey; pillow's own conversion would clip it at 255
-        brightest = max(int(_numbers(strip).max()) for _, strip in _strips(picture))
+        lowest, brightest = _extremes(picture)
+        if lowest < 0 or brightest > 65535:
+            raise UnsupportedMedia("grey beyond 16 bits is not taken: save it with 8 bits")
         shift = 8 if brightest > 255 else 0  # some files keep 8 bits in 16
         return _in_strips(picture, mode, lambda strip: _eight_bits(strip, shift).convert(mode))
     if picture.mode in LAYERED or "transparency" in picture.info:
         return _in_strips(picture, mode, lambda strip: _on_white(strip).convert(mode))
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def _is_plain(picture: Any) -> bool:
+    """Whether a TIFF's numbers are what pillow hands on: it knows of no sign, and not which end is black, below 32 bits."""
+    bits, signs = picture.tag_v2.get(BITS, (1,))[0], picture.tag_v2.get(SAMPLE_FORMAT, (1,))
+    if not picture.mode.startswith("I"):
+        return 2 not in signs
+    return bits == 32 or (bits == 16 and 2 not in signs and picture.tag_v2.get(PHOTOMETRIC) != 0)
+
+
+def _extremes(picture: Image.Image) -> tuple[int, int]:
+    """The lowest and the highest number of grey. Of 32 bits without a sign the upper half is below 0."""
+    ends = [(int(numbers.min()), int(numbers.max())) for numbers in (np.asarray(strip) for _, strip in _strips(picture))]
+    return min(low for low, _ in ends), max(high for _, high in ends)
 
 
 def _strips(picture: Image.Image) -> Iterator[tuple[int, Image.Image]]:
@@ -98,14 +119,8 @@ def _in_strips(picture: Image.Image, mode: str, change: Callable[[Image.Image], 
     return whole
 
 
-def _numbers(strip: Image.Image) -> np.ndarray[Any, Any]:
-    """[h, w] uint16, or int32 where a TIFF has so many bits; nothing above 65535."""
-    numbers = np.asarray(strip)
-    return numbers if numbers.dtype.itemsize == 2 else numbers.clip(0, 65535)
-
-
 def _eight_bits(strip: Image.Image, shift: int) -> Image.Image:
-    return Image.fromarray((_numbers(strip) >> shift).astype(np.uint8))
+    return Image.fromarray((np.asarray(strip) >> shift).astype(np.uint8))
 
 
 def _on_white(strip: Image.Image) -> Image.Image:
