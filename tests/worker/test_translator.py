@@ -242,6 +242,15 @@ def test_the_tiny_model_knows_its_corpus(served: Served) -> None:
     assert right >= 0.97 * total
 
 
+def test_at_the_limit_both_engines_give_as_many_tokens(served: Served, vocabulary: Vocabulary) -> None:
+    source, target = vocabulary.encode(SENTENCES[0][0], LANGUAGES[0]), vocabulary.languages[LANGUAGES[1]]
+    counts = []
+    for kind, folder, precision in ((CTranslate2Engine, "int8", "int8"), (M2M100Engine, "model", "fp32")):
+        about = {"device": "cpu", "precision": precision, "threads": 1, "beams": 1}
+        counts.append(len(kind(served.model_dir / folder, **about, max_output_tokens=2)([source], [target])[0]))
+    assert counts == [2, 2]
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("kind", [CTranslate2Engine, M2M100Engine])
 def test_any_batch_gives_the_answers_of_rows_alone(served: Served, vocabulary: Vocabulary, kind: Any, beams: int) -> None:

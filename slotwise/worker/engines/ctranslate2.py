@@ -38,7 +38,7 @@ class CTranslate2Engine:
             [[self.tokens[i] for i in source] for source in sources],
             target_prefix=[[self.tokens[target]] for target in targets],
             beam_size=self.beams,
-            max_decoding_length=self.max_output_tokens,
+            max_decoding_length=self.max_output_tokens + 1,  # the target language is counted, too
             max_input_length=0,  # the handler has refused what is too long; nothing is cut silently here
         )
         return [[i for i in map(self.ids.__getitem__, row.hypotheses[0][1:]) if i != EOS] for row in results]
