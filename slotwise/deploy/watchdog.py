@@ -26,7 +26,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.server import processes
 from slotwise.server.process_record import ProcessRecord
-from slotwise.server.record import ServerRecord
+from slotwise.server.record import ServerRecord, in_its_place, is_wanted
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
@@ -71,8 +71,7 @@ class Watchdog:
         waited = self._answered_at is not None and now - self._answered_at >= self.silent_s and self._in_vain >= LEAST_PINGS
         if self._answered_at is None or not (waited or self._dead()):
             return False
-        stored = ServerRecord.load(project.state_root() / self.record.name)
-        return stored is not None and stored.run_id == self.record.run_id and not stored.stopping
+        return is_wanted(self.record)
 
     def _dead(self) -> bool:
         """Whether it is our own host, and its process is gone: no time makes it answer again."""
@@ -181,15 +180,13 @@ def watch(name: str, silent_s: float, say: Say) -> None:
 
 def _restart(dog: Watchdog, say: Say) -> Watchdog:
     """Start the server again, however often that takes, unless another one has its name by then."""
-    name = dog.record.name
     while True:
         try:
             return dog.restart(say)
         except SlotwiseError as error:
             say(f"it did not start: {error.message}")
         time.sleep(AGAIN_S)
-        stored = ServerRecord.load(project.state_root() / name)
-        if stored is not None and stored.run_id != dog.record.run_id:
+        if in_its_place(dog.record) is not None:
             return dog
 
 

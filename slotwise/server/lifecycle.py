@@ -44,7 +44,7 @@ from slotwise.server.java.start_module import (
     write_config,
 )
 from slotwise.server.processes import end
-from slotwise.server.record import Kind, ServerRecord, all_running, need, running
+from slotwise.server.record import Kind, ServerRecord, all_running, in_its_place, is_wanted, need, running
 from slotwise.server.triton import process as triton_process
 
 if TYPE_CHECKING:
@@ -167,9 +167,7 @@ def wait_until_ended(
     while record.alive() and not interrupts.signal_came():
         record = look(record)
         time.sleep(FOREGROUND_POLL_S)
-    stored = ServerRecord.load(project.state_root() / record.name)
-    nobody_stops_it = stored is not None and stored.run_id == record.run_id and not stored.stopping
-    if not interrupts.signal_came() and nobody_stops_it:
+    if not interrupts.signal_came() and is_wanted(record):
         raise SlotwiseError(f"{record.kind} ended by itself", f"its logs are in {record.state_dir / 'logs'}")
     interrupts.settle()
     return record
@@ -181,13 +179,9 @@ def successor(record: ServerRecord, *, patient: bool) -> ServerRecord | None:
     patient: wait a moment for it, where nobody but `stop` or `apply` can have ended this one.
     """
     deadline = time.monotonic() + (SUCCESSION_S if patient else 0.0)
-    while True:
-        stored = ServerRecord.load(project.state_root() / record.name)
-        if stored is not None and stored.run_id != record.run_id:
-            return stored
-        if time.monotonic() >= deadline:
-            return None
+    while (found := in_its_place(record)) is None and time.monotonic() < deadline:
         time.sleep(FOREGROUND_POLL_S)
+    return found
 
 
 def check_ours(record: ServerRecord) -> None:

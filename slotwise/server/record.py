@@ -113,6 +113,18 @@ def running(name: str = "default") -> ServerRecord | None:
     return record if record is not None and record.alive() else None
 
 
+def in_its_place(record: ServerRecord) -> ServerRecord | None:
+    """The server that has this one's name now, also one that is still starting; None where it is this one, or none."""
+    stored = ServerRecord.load(project.state_root() / record.name)
+    return stored if stored is not None and stored.run_id != record.run_id else None
+
+
+def is_wanted(record: ServerRecord) -> bool:
+    """Whether it has its name still, and nobody stops it."""
+    stored = ServerRecord.load(project.state_root() / record.name)
+    return stored is not None and stored.run_id == record.run_id and not stored.stopping
+
+
 def need(name: str = "default") -> ServerRecord:
     """The running server of that name; SlotwiseError where none runs."""
     record = running(name)
