@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings
 from slotwise.worker.labels import ClassifierAnswers, in_words
 
 NEUTRAL = {"mean": 0, "std": 1}
+BINARY = re.compile(rb"[^\t\r\n -~]").search  # what no text of letters, digits and signs has
 EXACT = 1 << 53  # float64 holds every whole number below
 
 
@@ -111,7 +113,7 @@ def _is_json(body: bytes) -> bool:
 
 def _is_text(body: bytes) -> bool:
     """Whether a body is of letters, digits and signs alone; numbers that are made of such are hardly anybody's."""
-    return bool(body) and body.isascii() and body.translate(None, b"\t\r\n").decode("ascii").isprintable()
+    return bool(body) and not BINARY(body)
 
 
 handle = TensorClassifier.entry_point()

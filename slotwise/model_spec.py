@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -245,12 +246,17 @@ def load_spec(folder: Path) -> ModelSpec:
         except (OSError, UnicodeDecodeError) as error:
             raise SlotwiseError(f"{path}: labels: {spec.labels} cannot be read", str(error)) from error
         spec = spec.model_copy(update={"labels": [line.strip() for line in lines if line.strip()]})
-    if broken := next((label for label in spec.labels if "\n" in label or "\r" in label), None):
+    if (broken := two_lines(spec.labels)) is not None:
         raise SlotwiseError(f"{path}: labels: {broken!r:.100} holds a line break", "a label is one line")
     if len(set(spec.labels)) < len(spec.labels):
         repeated = next(label for i, label in enumerate(spec.labels) if label in spec.labels[:i])
         raise SlotwiseError(f"{path}: labels: {repeated!r} is there twice", "an answer needs distinct labels")
     return spec
+
+
+def two_lines(labels: Iterable[str]) -> str | None:
+    """A label that holds a line break; None where there is none."""
+    return next((label for label in labels if "\n" in label or "\r" in label), None)
 
 
 def read_toml(path: Path) -> dict[str, Any]:

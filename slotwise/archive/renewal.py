@@ -129,7 +129,10 @@ def renew(
 
 def _which(path: Path) -> tuple[int, int] | None:
     """What tells the file that is there now from one that is written in its place."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
+    if not path.exists():
+        return None
+    about = path.stat()
+    return about.st_ino, about.st_mtime_ns
 
 
 def _is_guarded(info: ArchiveInfo) -> bool:

@@ -13,6 +13,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import load_spec
 
+UNREADABLE = (*DAMAGE, KeyError, TypeError, AttributeError, RuntimeError)  # RuntimeError: encrypted, or nested too deeply
+
 
 class _Stored(NamedTuple):
     """What a file of the store holds. ours: `slotwise build` made it."""
@@ -73,13 +75,7 @@ def _held(archive: Path) -> _Stored | None:
             return _Stored(str(model["modelName"]), str(model.get("modelVersion")), "slotwise.json" in source.namelist())
     except FileNotFoundError:
         return None
-    except (
-        *DAMAGE,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RuntimeError,
-    ) as error:  # RuntimeError: encrypted, or nested too deeply
+    except UNREADABLE as error:
         if not isinstance(error, OSError) and _reported(archive):
             return None
         why = getattr(error, "strerror", None) or "it is damaged, or no archive, and no report beside it says whose it is"

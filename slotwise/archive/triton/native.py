@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise.archive.network.graph_files import locations
 from slotwise.archive.triton.repository import replaced
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.model_spec import two_lines
 from slotwise.profiles.triton_config import NativeTensor, native_pbtxt
 from slotwise.worker.engines.choice import output_of
 from slotwise.worker.separability.proof import holds_for
@@ -108,7 +109,7 @@ def _given(graph: Any) -> Any:
         raise SlotwiseError(
             f"the graph has several inputs: {named:.200}", "without --native its archive runs on Triton as it is"
         )
-    return next(iter(given))
+    return given[0]
 
 
 def _free(graph: Any, model: dict[str, Any]) -> bool:
@@ -128,7 +129,7 @@ def _tensor(value: Any, free: bool) -> NativeTensor:
 def _output(graph: Any, free: bool, model: dict[str, Any]) -> NativeTensor:
     found, labels = _tensor(_served(graph, model), free), model.get("labels", [])
     fits = labels and list(found.shape[-1:]) == [len(labels)]
-    if fits and any("\n" in label or "\r" in label for label in labels):  # of an archive that was built before that was refused
+    if fits and two_lines(labels) is not None:  # of an archive that was built before that was refused
         raise SlotwiseError("a label holds a line break, and Triton reads one a line", "correct the labels, and build it again")
     return NativeTensor(found.name, found.kind, found.shape, LABELS if fits else "")
 
