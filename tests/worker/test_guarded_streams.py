@@ -82,6 +82,14 @@ def end_of(said: list[Frame]) -> tuple[int, str]:
     return 200, "".join(json.loads(frame.body)["text"] for frame in said[:-1])
 
 
+def happens(body: str, i: int, host: Host, send: Send) -> None:
+    """What a body of that name makes happen after piece i."""
+    if body == "leaves" and i == 0:
+        host.leave()
+    if body == "object":
+        send(object())
+
+
 def history(host: Callable[[], Host]) -> Theirs:
     """It forgets at the end of each answer, which on TorchServe always comes."""
     kept: list[str] = []
@@ -90,10 +98,7 @@ def history(host: Callable[[], Host]) -> Theirs:
         kept.append(body)
         for i in range(3):
             send(f"({'+'.join(kept)})")
-            if body == "leaves" and i == 0:
-                host().leave()
-            if body == "object":
-                send(object())
+            happens(body, i, host(), send)
         kept.clear()
         return "."
 
@@ -114,10 +119,7 @@ def producer(host: Callable[[], Host]) -> Theirs:
         thread.start()
         for i, text in enumerate(iter(streamer.get, None)):
             send(text)
-            if body == "leaves" and i == 0:
-                host().leave()
-            if body == "object":
-                send(object())
+            happens(body, i, host(), send)
         thread.join()
         return "."
 
