@@ -67,6 +67,11 @@ class RequestSample:
     decode_ms: float = 0.0
     inference_ms: float = 0.0
 
+    @property
+    def began_s(self) -> float:
+        """When it was sent, or was due."""
+        return self.finished_s - self.latency_s
+
 
 @dataclass(frozen=True)
 class LoadResult:
@@ -219,8 +224,8 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
     """The samples in numbers. client_cores: how busy the measuring process was."""
     counted = _after_warm_up(samples, plan)
     good = [s for s in counted if not s.bad and s.status.startswith("2")]
-    until_s = _end_of_counting(counted, good, plan)
-    seconds = max(until_s - plan.warm_up_s, 1e-9)
+    began_s, until_s = _window(counted, plan)
+    seconds = max(until_s - began_s, 1e-9)
     latencies = sorted(s.latency_s * 1000 for s in good)
     in_batches = [s for s in counted if s.batch_size]
     batches = sum(1 / s.batch_size for s in in_batches)  # a batch of n has n samples
@@ -230,7 +235,7 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         rate=plan.rate,
         seconds=seconds,
         requests=len(counted),
-        req_s=sum(s.finished_s <= until_s for s in good) / seconds,
+        req_s=sum(share(s.began_s, s.finished_s, began_s, until_s) for s in good) / seconds,
         **{f"p{p}_ms": percentile(latencies, p) for p in (50, 90, 95, 99)},
         max_ms=latencies[-1] if latencies else 0.0,
         mean_batch=len(in_batches) / batches if batches else 0.0,
@@ -250,20 +255,30 @@ def _after_warm_up(samples: Sequence[RequestSample], plan: LoadPlan) -> list[Req
     """The samples that count: finished after the warm-up; where a rate or a number of requests is planned, due after it."""
     if plan.rate is None and plan.requests is None:
         return [s for s in samples if s.finished_s >= plan.warm_up_s]
-    return [s for s in samples if s.finished_s - s.latency_s + 1e-9 >= plan.warm_up_s]
+    return [s for s in samples if s.began_s + 1e-9 >= plan.warm_up_s]
 
 
-def _end_of_counting(counted: Sequence[RequestSample], good: Sequence[RequestSample], plan: LoadPlan) -> float:
-    """Until when good answers are counted for the throughput, in seconds since the start.
+def _window(counted: Sequence[RequestSample], plan: LoadPlan) -> tuple[float, float]:
+    """From when until when answers count for the throughput, in seconds since the start.
 
-    A closed loop that ends after some seconds counts until then, unless that leaves less than two answers a client. Every
-    other load counts to its last answer.
+    A closed loop that ends after some seconds: those seconds. A number of requests: from the first to the last answer. A
+    rate: from the end of the warm-up to the last answer.
     """
     if plan.rate is None and plan.requests is None and plan.seconds:
-        planned_end_s = plan.warm_up_s + plan.seconds
-        if sum(s.finished_s <= planned_end_s for s in good) >= 2 * plan.clients:
-            return planned_end_s
-    return max((s.finished_s for s in counted), default=plan.warm_up_s)
+        return plan.warm_up_s, plan.warm_up_s + plan.seconds
+    began_s = plan.warm_up_s if plan.requests is None else min((s.began_s for s in counted), default=plan.warm_up_s)
+    return began_s, max((s.finished_s for s in counted), default=plan.warm_up_s)
+
+
+def share(began_s: float, ended_s: float, from_s: float, until_s: float) -> float:
+    """How much of the time from `began_s` to `ended_s` lies between `from_s` and `until_s`, 0 to 1.
+
+    An answer that takes long and lies across an end of what is measured counts by its share: counted as a whole, or not at
+    all, it would make a slow server look up to an answer a client faster or slower.
+    """
+    if ended_s <= began_s:
+        return float(from_s <= ended_s <= until_s)
+    return max(0.0, min(ended_s, until_s) - max(began_s, from_s)) / (ended_s - began_s)
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

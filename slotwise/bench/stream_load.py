@@ -16,7 +16,7 @@ from typing import Any
 from slotwise.backends.exchange import RawHeaders
 from slotwise.bench.bodies import RequestBody, deck
 from slotwise.bench.http_connection import Target, run
-from slotwise.bench.load import LoadPlan, percentile
+from slotwise.bench.load import LoadPlan, percentile, share
 from slotwise.client.http_exchange import REPLY_MAX_BYTES, HttpExchange
 from slotwise.client.stream_pieces import EVENTS
 
@@ -35,12 +35,18 @@ class StreamSample:
     pieces_s: tuple[float, ...] = ()
     ended_s: float = 0.0
 
+    @property
+    def last_s(self) -> float:
+        """When it was over."""
+        return max((self.began_s, self.ended_s, *self.pieces_s))
+
 
 @dataclass(frozen=True)
 class StreamLoadResult:
     """The result of a load. streams: those that are whole; the times are theirs. errors: the others, by status.
 
     pieces: of all streams that are whole. first, between: until the first piece, and from one to the next, of any stream.
+    seconds: what was measured. streams_s, pieces_s: within it; of a stream that lies across an end, its share.
     """
 
     clients: int
@@ -146,22 +152,25 @@ def read(code: int, headers: RawHeaders, body: bytes, marks: Sequence[tuple[int,
 
 
 def summary(samples: Sequence[StreamSample], plan: LoadPlan) -> StreamLoadResult:
-    """The samples in numbers: those of streams that began after the warm-up."""
-    counted = [one for one in samples if one.began_s >= plan.warm_up_s]
+    """The samples in numbers: those of streams that ended after the warm-up; where a number is planned, that began after it."""
+    if plan.requests is None:
+        counted = [one for one in samples if one.last_s >= plan.warm_up_s]
+        from_s, until_s = plan.warm_up_s, plan.warm_up_s + (plan.seconds or 0.0)
+    else:
+        counted = [one for one in samples if one.began_s >= plan.warm_up_s]
+        from_s = min((one.began_s for one in counted), default=0.0)
+        until_s = max((one.last_s for one in counted), default=0.0)
     good = [one for one in counted if one.status == "200"]
     first = sorted((one.pieces_s[0] - one.began_s) * 1000 for one in good if one.pieces_s)
     between = sorted((after - before) * 1000 for one in good for before, after in pairwise(one.pieces_s))
-    pieces = sum(len(one.pieces_s) for one in good)
-    planned_s = plan.seconds or 0.0 if plan.requests is None else 0.0
-    ended_s = max((at for one in counted for at in (one.ended_s, *one.pieces_s[-1:])), default=0.0)  # also of those that failed
-    seconds = max(ended_s - plan.warm_up_s, planned_s, 1e-9)
+    seconds = max(until_s - from_s, 1e-9)
     return StreamLoadResult(
         clients=plan.clients,
         seconds=seconds,
         streams=len(good),
-        pieces=pieces,
-        streams_s=len(good) / seconds,
-        pieces_s=pieces / seconds,
+        pieces=sum(len(one.pieces_s) for one in good),
+        streams_s=sum(share(one.began_s, one.last_s, from_s, until_s) for one in good) / seconds,
+        pieces_s=sum(from_s <= at <= until_s for one in good for at in one.pieces_s) / seconds,
         first_p50_ms=percentile(first, 50),
         first_p99_ms=percentile(first, 99),
         between_p50_ms=percentile(between, 50),

@@ -183,6 +183,18 @@ def test_mean_batch_is_a_mean_of_batches_not_of_requests() -> None:
     assert summary(samples, LoadPlan(warm_up_s=0.0)).mean_batch == pytest.approx(4.5)
 
 
+@given(st.floats(0.001, 30.0), st.floats(0.0, 5.0), st.floats(0.1, 10.0))
+def test_the_rate_is_the_servers_however_slow_it_is(latency_s: float, warm_up_s: float, seconds: float) -> None:
+    """Each client asks again at once: it has 1 / latency answers a second, also where one takes longer than the load."""
+    number = math.ceil((warm_up_s + seconds) / latency_s)
+    samples = [RequestSample("200", False, (n + 1) * latency_s, latency_s) for n in range(number)]
+    measured = summary(samples, LoadPlan(clients=1, seconds=seconds, warm_up_s=warm_up_s))
+    assert (measured.req_s, measured.seconds) == (pytest.approx(1 / latency_s), pytest.approx(seconds))
+    if late := [s for s in samples if s.began_s >= warm_up_s]:
+        counted = summary(late, LoadPlan(clients=1, requests=len(late), warm_up_s=warm_up_s))
+        assert counted.req_s == pytest.approx(1 / latency_s)
+
+
 def test_a_load_without_answers_has_no_times() -> None:
     dead = summary([RequestSample("503", False, 1.0, 0.001)], LoadPlan(clients=1, seconds=1.0, warm_up_s=0.0))
     alive = summary([RequestSample("200", False, 1.0, 0.080)], LoadPlan(clients=1, seconds=1.0, warm_up_s=0.0))

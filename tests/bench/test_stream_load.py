@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
@@ -39,17 +42,36 @@ def test_what_is_no_stream(code: int, headers: list[tuple[bytes, bytes]], body: 
 
 def test_the_numbers() -> None:
     samples = [
-        StreamSample("200", 0.5, (0.6, 0.7)),  # within the warm-up
-        StreamSample("200", 1.0, (1.1, 1.3, 1.6)),
-        StreamSample("200", 1.0, (1.2, 3.0)),
-        StreamSample("broken", 1.5, (1.6,)),
-        StreamSample("429", 1.5),
+        StreamSample("200", 0.2, (0.3, 0.4), 0.5),  # within the warm-up
+        StreamSample("200", 1.0, (1.1, 1.3, 1.6), 2.0),
+        StreamSample("200", 1.0, (1.2, 3.0), 3.0),
+        StreamSample("broken", 1.5, (1.6,), 1.7),
+        StreamSample("429", 1.5, ended_s=1.6),
     ]
     result = summary(samples, LoadPlan(clients=2, seconds=2.0, warm_up_s=1.0))
     assert (result.streams, result.pieces, result.errors) == (2, 5, {"broken": 1, "429": 1})
     assert (result.seconds, result.streams_s, result.pieces_s) == (2.0, 1.0, 2.5)
     times = (result.first_p50_ms, result.first_p99_ms, result.between_p50_ms, result.between_p99_ms)
     assert times == pytest.approx((100.0, 200.0, 300.0, 1800.0))
+
+
+@given(st.floats(0.05, 30.0), st.floats(0.0, 5.0), st.floats(0.1, 10.0), st.integers(1, 8))
+def test_the_rates_are_those_of_the_server_however_long_a_stream_is(
+    stream_s: float, warm_up_s: float, seconds: float, clients: int
+) -> None:
+    """Each client asks again at once, and a stream has its pieces at even distances: so many streams a second there are."""
+    samples = [
+        StreamSample("200", at := n * stream_s, tuple(at + stream_s * (k + 1) / 10 for k in range(10)), at + stream_s)
+        for n in range(math.ceil((warm_up_s + seconds) / stream_s))
+    ] * clients
+    result = summary(samples, LoadPlan(clients=clients, seconds=seconds, warm_up_s=warm_up_s))
+    assert result.streams_s == pytest.approx(clients / stream_s)
+    assert abs(result.pieces_s * seconds - 10 * seconds * clients / stream_s) <= 1.01 * clients  # a piece a client
+
+    last = [one for one in samples if one.began_s >= warm_up_s][: 4 * clients]
+    if last:
+        found = summary(last, LoadPlan(clients=clients, requests=len(last), warm_up_s=warm_up_s))
+        assert found.streams_s * found.seconds == pytest.approx(len(last))
 
 
 def test_a_load_counts_whole_streams_and_goes_on_after_others() -> None:
