@@ -105,7 +105,8 @@ def _onnx_work(path: Path, shape: Sequence[int]) -> ForwardCost:
     for node in known.node:
         size = math.prod(shapes.get(node.output[0], [0])) if node.output else 0
         if node.op_type in ("Conv", "ConvTranspose"):
-            operations += 2 * size * math.prod(shapes[node.input[1]][1:])
+            each = size if node.op_type == "Conv" else math.prod(shapes[node.input[0]])  # meets one window of the weights
+            operations += 2 * each * math.prod(shapes[node.input[1]][1:])
         elif node.op_type in ("Gemm", "MatMul"):
             turned = any(a.name == "transA" and a.i for a in node.attribute)
             operations += 2 * size * shapes[node.input[0]][0 if turned else -1]

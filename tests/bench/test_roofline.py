@@ -69,6 +69,19 @@ def test_work_is_counted_as_by_hand(form: str, tmp_path: Path) -> None:
     assert work.activation_bytes == 4 * (8 * 26 * 26 + 10)
 
 
+def test_a_transposed_convolution_costs_what_its_input_meets(tmp_path: Path) -> None:
+    """Each of its 4x5x5 inputs is multiplied with 3 channels of a 4x4 window; torch counts the same."""
+    torch = pytest.importorskip("torch")
+    module, example = torch.nn.ConvTranspose2d(4, 3, 4, stride=4).eval(), torch.zeros(1, 4, 5, 5)
+    torch.onnx.export(module, (example,), tmp_path / "net.onnx", dynamo=True, verbose=False)
+    torch.jit.trace(module, example).save(tmp_path / "net.pt")
+    counted = [
+        forward_cost(tmp_path, {"input": {"shape": [4, 5, 5]}, "weights": {form: name}}).operations
+        for form, name in (("onnx", "net.onnx"), ("torchscript", "net.pt"))
+    ]
+    assert counted == [2 * 4 * 5 * 5 * 3 * 4 * 4] * 2
+
+
 def test_a_model_without_one_graph_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SlotwiseError, match=r"input\.shape"):
         forward_cost(tmp_path, {"name": "translation"})
