@@ -108,7 +108,8 @@ class Conversation:
     def expect(self, batch: Sequence[int | RequestBody]) -> None:
         """Send a batch of good bodies (by number) and bad ones. Raises PromiseBroken unless each gets its answer or refusal."""
         sent = [self.good[entry] if isinstance(entry, int) else entry for entry in batch]
-        for slot, (entry, answer) in enumerate(zip(batch, self.ask(sent), strict=True)):
+        answers = self.ask(sent)
+        for slot, (entry, answer) in enumerate(zip(batch, answers, strict=True)):
             if isinstance(entry, int):
                 self._judge(sent, slot, entry, answer)
             elif answer.code < 400:
@@ -116,6 +117,7 @@ class Conversation:
                 raise PromiseBroken(
                     f"{self._batch(sent)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
                 )
+        self._refuse_swapped(sent, list(zip(batch, answers, strict=True)))
 
     def need_distinct(self) -> None:
         """Raise PromiseUntested unless two good bodies are answered differently."""
@@ -131,6 +133,25 @@ class Conversation:
         if found := self.difference(answer, number):
             got, alone = found
             raise PromiseBroken(f"{where} got {got}{self._whose(sent, slot, answer)}; alone it gets {alone}")
+
+    def _refuse_swapped(self, sent: Sequence[RequestBody], batch: Sequence[tuple[int | RequestBody, SlotAnswer]]) -> None:
+        """Raise PromiseBroken where two slots got, to the last digit, what others in their batch are told alone.
+
+        Small numbers all lie within the tolerance, so that near answers do not say whose they are.
+        """
+        swapped = [
+            (slot, entry, answer, other)
+            for slot, (entry, answer) in enumerate(batch)
+            if isinstance(entry, int) and not agree(value := answer.value(), self.alone[entry], 0.0)
+            for other, (theirs, _) in enumerate(batch)
+            if isinstance(theirs, int) and agree(value, self.alone[theirs], 0.0)
+        ]
+        if len({slot for slot, *_ in swapped}) > 1:
+            slot, number, answer, other = swapped[0]
+            raise PromiseBroken(
+                f"{self._batch(sent)}: slot {slot}, {self.good[number].name}, got {_short(answer)}, "
+                f"the answer of slot {other}; alone it gets {str(self.alone[number])[:80]}"
+            )
 
     def _whose(self, sent: Sequence[RequestBody], slot: int, answer: SlotAnswer) -> str:
         """Which other slot this answer belongs to, for the message; nothing where no slot fits."""

@@ -59,6 +59,25 @@ def test_whatever_a_slot_gets_of_its_mate_is_seen(field: str) -> None:
         partial(talk)
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e-4])
+def test_small_numbers_that_are_near_each_other_are_seen_in_the_wrong_slots(noise: float) -> None:
+    """All lie within the tolerance. Kernels that add in another order in a batch swap nobody."""
+
+    class Small(Worker):
+        def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
+            apart = noise if len(bodies) > 1 else 0.0
+            own = [SlotAnswer(200, str(int(body.data[-1:]) / 1000 + apart).encode(), "application/json", {}) for body in bodies]
+            return self.mix(own) if len(own) > 1 else own
+
+    talk = Conversation(lambda: Small(lambda own: own if noise else rotated(own, "body")), BODIES, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    if noise:
+        partial(talk)
+    else:
+        with pytest.raises(PromiseBroken, match=r"got 0\.004, the answer of slot 1; alone it gets 0\.003"):
+            partial(talk)
+
+
 def test_times_and_headers_that_differ_each_time_are_nobodys() -> None:
     talk = Conversation(lambda: Worker(lambda own: own), BODIES, 4)  # type: ignore[arg-type,return-value]
     answers(talk)
