@@ -52,6 +52,10 @@ def branches(kind: int) -> dict[str, Any]:
          "no 64 bits for the constants of n"),
         ([node("ReduceMax", "x", "r", keepdims=0), node("Greater", "r z", "c"), node("If", "c", "y", **branches(INT64))],
          FLOAT, FLOAT, {"z": np.float32(0)}, "the int64 of w"),
+        ([node("ArgMax", "x", "i", axis=1), node("Mul", "i k", "y")], FLOAT, INT64, {"k": np.array([1_000_000_007])},
+         "the int64 of y"),
+        ([node("TopK", "x o", "v i"), node("Mul", "i k", "m"), node("Mul", "m k", "d"), node("Mod", "d k", "y")],
+         FLOAT, INT64, {"o": np.array([2]), "k": np.array([100_000])}, "the int64 of d"),
     ],
 )  # fmt: skip
 def test_numbers_of_a_request_that_openvino_does_not_compute_exactly(
@@ -65,6 +69,15 @@ def test_numbers_of_a_request_that_openvino_does_not_compute_exactly(
     [
         ([node("ArgMax", "x", "y", axis=1, keepdims=0)], INT64, {}),
         ([node("TopK", "x k", "v i"), node("Div", "i k", "y")], INT64, {"k": np.array([2])}),
+        ([node("TopK", "x k", "v i"), node("Div", "i k", "r"), node("Mod", "i k", "c"), node("Concat", "r c", "y", axis=1)],
+         INT64, {"k": np.array([2])}),
+        ([node("ArgMax", "x", "i", axis=1), node("Cast", "i", "f", to=FLOAT), node("Div", "f w", "d"), node("Floor", "d", "r"),
+          node("Cast", "r", "y", to=INT64)], INT64, {"w": np.array([2], np.float32)}),
+        ([node("Greater", "x z", "g"), node("Cast", "g", "i", to=INT64), node("CumSum", "i a", "n"), node("Add", "n a", "y")],
+         INT64, {"z": np.zeros(1, np.float32), "a": np.array(1)}),
+        ([node("ArgMax", "x", "i", axis=1), node("Mul", "i k", "y")], INT64, {"k": np.array([100_000_000])}),
+        ([node("ArgMax", "x", "i", axis=1), node("Equal", "i k", "e"), node("Where", "e k n", "y")],
+         INT64, {"k": np.array([2]), "n": np.array([7])}),
         ([node("Unsqueeze", "x o", "u"), node("MaxPool", "u", "y", kernel_shape=[2])], FLOAT, {"o": np.array([1])}),
         ([node("Shape", "x", "s"), node("Mul", "s k", "m"), node("Div", "m k", "d"), node("Reshape", "x d", "y")],
          FLOAT, {"k": np.array([2])}),

@@ -1,13 +1,15 @@
 """Find the numbers that OpenVINO would not compute exactly: on the CPU it has 32 bits for those of 64, and says nothing.
 
-What a graph computes of its own shapes is small, and so are the places that ArgMax, MaxPool and their kind find. What depends
-on a request may be any number. A whole number of 32 bits counts where it comes in or is made of another number: its quotients
-and remainders are float32 there, and an index that is not in a table is no error.
+What a graph computes of its own shapes is small. What depends on a request may be any number, but the places that ArgMax,
+MaxPool and their kind find are small, and what is made of them is at most as large as the arithmetic says. A whole number of 32
+bits counts where it comes in or is made of another number: its quotients and remainders are float32 there, and an index that is
+not in a table is no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 WIDE = {"i64": "int64", "u64": "uint64", "f64": "float64"}
@@ -15,6 +17,19 @@ WHOLE = {"i32": "int32", "u32": "uint32"}
 SMALL = ("boolean", "i8", "u8", "i16", "u16")
 PLACES = ("ShapeOf", "MaxPool", "AdaptiveMaxPool", "Unique", "TopK", "NonZero", "NonMaxSuppression", "MulticlassNms",
           "MatrixNms", "Bucketize", "SearchSorted")  # fmt: skip
+MOST_PLACES = 2.0**24  # of a tensor; float32 has every whole number until there
+FIRST, ALL = slice(1), slice(None)
+NO_LARGER: dict[str, slice] = {  # what these give is no larger than these of their inputs
+    **dict.fromkeys(
+        ("Abs", "Broadcast", "Ceiling", "Clamp", "Convert", "Floor", "Gather", "GatherElements", "GatherND", "Negative",
+         "ReduceMax", "ReduceMin", "Reshape", "Result", "Round", "Slice", "Split", "Squeeze", "StridedSlice", "Tile",
+         "Transpose", "Unsqueeze", "VariadicSplit"), FIRST),
+    **dict.fromkeys(
+        ("Concat", "FloorMod", "Maximum", "Minimum", "Mod", "Pad", "Range", "ScatterElementsUpdate", "ScatterNDUpdate",
+         "ScatterUpdate"), ALL),
+    "Select": slice(1, 3),
+    "OneHot": slice(2, 4),
+}  # fmt: skip
 WITH_BODY = ("Loop", "TensorIterator", "If")
 LEAST, MOST = -(2**31), 2**31 - 1
 NO_END = 2**63 - 1  # a Slice without an end has it, or its negative
@@ -30,6 +45,7 @@ def wide_number(graph: Any, *, looked_up: bool) -> str:
 
 def _wide(graph: Any, looked_up: bool, counter: int = -1) -> Iterator[str]:
     free = set()  # outputs that depend on the request's numbers
+    most = dict[tuple[str, int], float]()  # outputs that depend on places, and how large they are at most
     for node in graph.get_ordered_ops():
         kind = node.get_type_name()
         if kind == "Constant":
@@ -39,19 +55,57 @@ def _wide(graph: Any, looked_up: bool, counter: int = -1) -> Iterator[str]:
         depends = any(_key(one) in free for one in sources)
         if kind == "Parameter":
             depends = not (looked_up and _is_index(node)) and counter != graph.get_parameter_index(node)
-        elif depends and kind in WITH_BODY:
+        elif not depends and any(_key(one) in most for one in sources):
+            largest = _largest(node, kind, [most.get(_key(one), _bound(one)) for one in sources])
+            depends = largest > MOST
+            most |= {_key(output): largest for output in node.outputs() if not depends}
+        if depends and kind in WITH_BODY:
             for body, count in _bodies(node, kind):
                 yield from _wide(body, looked_up, count)
         for output in node.outputs() if depends else ():
             held = _kind(output)
             made = kind == "Parameter" or (kind == "Convert" and _kind(sources[0]) not in (*SMALL, *WHOLE))
             if held[0] in "iub" and (kind in PLACES or (kind == "Convert" and _kind(sources[0]) == "boolean")):
+                most[_key(output)] = _places(node) if kind in PLACES else 1.0
                 continue
             if held in WIDE or (held in WHOLE and made):
                 yield f"openvino does not compute the {(WIDE | WHOLE)[held]} of {node.get_friendly_name()} exactly"
             free.add(_key(output))
         if kind == "Result" and _kind(node.output(0)) == "f64":
             yield f"openvino does not compute the float64 of {node.get_friendly_name()} exactly"
+
+
+def _places(node: Any) -> float:
+    """How many places a node finds one among: of ArgMax and TopK along their axis, where that has a size."""
+    if node.get_type_name() != "TopK":
+        return MOST_PLACES
+    along = node.input(0).get_partial_shape()[node.get_attributes()["axis"]]
+    return float(along.get_length()) if along.is_static else MOST_PLACES
+
+
+def _largest(node: Any, kind: str, inputs: Sequence[float]) -> float:
+    """How large what a node gives is at most, in absolute value, by how large its inputs are; infinity where nobody knows."""
+    if _kind(node.output(0)) == "boolean":
+        return 1.0
+    if kind in NO_LARGER:
+        return max(inputs[NO_LARGER[kind]])
+    if kind in ("Add", "Subtract"):
+        return sum(inputs)
+    if kind == "Multiply":
+        return math.prod(inputs)
+    if kind in ("CumSum", "ReduceSum"):
+        return inputs[0] * MOST_PLACES
+    if kind == "Divide" and (divisor := node.input(1).get_source_output().get_node()).get_type_name() == "Constant":
+        return inputs[0] if (abs(divisor.data) >= 1).all() else math.inf
+    return math.inf
+
+
+def _bound(output: Any) -> float:
+    """How large numbers that depend on no request are at most."""
+    node = output.get_node()
+    if node.get_type_name() == "Constant":
+        return float(abs(node.data.astype(float)).max(initial=0))
+    return MOST_PLACES
 
 
 def _wide_constant(node: Any) -> Iterator[str]:
