@@ -86,6 +86,7 @@ def test_many_files_stay_in_order_with_errors_in_place() -> None:
         (b"[" + b"9" * 10_000 + b"]", BadRequest),
         (b'{"instances": [' + b'"AAAA",' * 99_999 + b'"AAAA"]}', TooLarge),
         (json.dumps(["AAAA"] * (uploads.MAX_ITEMS + 1)).encode(), TooLarge),
+        (b'{"b64": "AAAA", "data": "BBBB"}', BadRequest),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_refusal(body: bytes, kind: type[SlotError]) -> None:

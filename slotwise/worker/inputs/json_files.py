@@ -65,7 +65,10 @@ def base64_of(element: Any) -> str | SlotError:
     """The base64 of one element: a string, or an object with one, or one more object around that."""
     for _ in range(2):
         if isinstance(element, dict):
-            element = next((element[key] for key in KEYS if key in element), None)
+            held = [element[key] for key in KEYS if key in element]
+            if len(held) > 1:
+                return BadRequest("an object has its file under 'b64' or 'data', not under both")
+            element = next(iter(held), None)
     if not isinstance(element, str):
         return BadRequest(f"the JSON holds no file here: {ADVICE}")
     if len(element) > MAX_ITEM_BYTES * 3 // 2:
