@@ -15,7 +15,7 @@ from slotwise.worker.stages.stage_chain import load_chain
 
 
 class Stages(BatchHandler):
-    """An item is a body with its headers and its request's number: the first stage decodes it."""
+    """An item is a body with its headers, its request's number and its query: the first stage decodes it."""
 
     numbers = itertools.count()
 
@@ -29,7 +29,7 @@ class Stages(BatchHandler):
         if request.unclear:
             raise request.unclear
         number = next(self.numbers)
-        return [(body, dict(request.headers), number) for body in request.bodies]
+        return [(body, dict(request.headers), number, dict(request.query)) for body in request.bodies]
 
     def collate(self, items: list[Any]) -> list[Any]:
         return items

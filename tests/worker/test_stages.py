@@ -346,3 +346,19 @@ def test_the_whole_handler_over_its_pipeline(tmp_path: Path) -> None:
             continue
         first, bad, last = json.loads(answer.body)
         assert (first["answer"], last["answer"], bad["error"]["code"]) == (i * 1000, i * 1000 + 2, ModelFault.code)
+
+
+def test_the_first_stage_sees_the_query() -> None:
+    from handlers.stages import Stages
+
+    class Asks(Finder):
+        def read(self, request: Request) -> list[Any]:
+            return [{"id": 1, "parts": [request.query.get("doing", "ok")]}]
+
+    class Own(Stages):
+        def load(self, model_dir: Any, settings: Settings) -> Any:
+            return chain(Asks(), Reader())
+
+    sent = [Request(b"", Headers({}), "0", query={"doing": "refuse"}), Request(b"", Headers({}), "1")]
+    refused, answered = (json.loads(one.body) for one in started(Own(), 8).answer(sent))
+    assert (refused[0]["error"]["code"], answered[0]["answer"]) == (400, 1000)

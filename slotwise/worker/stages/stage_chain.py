@@ -30,8 +30,12 @@ from slotwise.worker.slot_errors import ModelFault, SlotError, StageFault
 FOLDER = "stages"
 MOST_PARTS = 256  # of one item
 
-# A body, its headers, and a number that all bodies of one request have; without one each body is a request.
-Asked = tuple[bytes, Mapping[str, str]] | tuple[bytes, Mapping[str, str], int]
+# A body, its headers, a number that all bodies of one request have (without one each body is a request), and its query.
+Asked = (
+    tuple[bytes, Mapping[str, str]]
+    | tuple[bytes, Mapping[str, str], int]
+    | tuple[bytes, Mapping[str, str], int, Mapping[str, str]]
+)
 
 
 @dataclass(frozen=True)
@@ -72,7 +76,8 @@ class StageChain:
         """
         self._check_alive()
         self.until = min(time.monotonic() + self.whole_s * 3 / 4, until + self.whole_s / 4)
-        requests = [Request(item[0], Headers(item[1]), str(i)) for i, item in enumerate(items)]
+        queries = [item[3] if len(item) > 3 else {} for item in items]
+        requests = [Request(item[0], Headers(item[1]), str(i), query=queries[i]) for i, item in enumerate(items)]
         answers = self._answers(0, requests, [item[2] if len(item) > 2 else i for i, item in enumerate(items)])
         self._check_alive()
         return answers
