@@ -31,8 +31,8 @@ class Detector(BatchHandler):
         self.labels = settings.model["labels"]
         (given,) = options["tensors"]["inputs"]
         self.given, self.floats = given["name"], spec.get("dtype") != "uint8"
-        self.mean = np.float32(spec.get("mean") or [0.0] * self.recipe.channels) * 255
-        self.std = np.float32(spec.get("std") or [1.0] * self.recipe.channels) * 255
+        self.mean = np.array(spec.get("mean") or [0.0] * self.recipe.channels, np.float32) * 255
+        self.std = np.array(spec.get("std") or [1.0] * self.recipe.channels, np.float32) * 255
         return load_named(model_dir, settings)
 
     def example(self) -> Any:

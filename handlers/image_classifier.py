@@ -31,8 +31,8 @@ class ImageClassifier(BatchHandler):
         self.recipe = Recipe.of(spec)
         self.floats = spec.get("dtype") != "uint8"
         channels = self.recipe.channels
-        self.mean = np.float32(spec.get("mean") or [0.0] * channels) * 255
-        self.std = np.float32(spec.get("std") or [1.0] * channels) * 255
+        self.mean = np.array(spec.get("mean") or [0.0] * channels, np.float32) * 255
+        self.std = np.array(spec.get("std") or [1.0] * channels, np.float32) * 255
         self.answers = ClassifierAnswers(self.model)
         facts = model_dir / "facts.json"
         self.untrained = facts.is_file() and bool(json.loads(facts.read_text("utf-8")).get("untrained"))

@@ -144,7 +144,7 @@ def _torchscript(model_dir: Path) -> Any:
     named = [file for file in files if file.name == "model.pt"] or files
     if len(named) != 1:
         raise ValueError("without a model_fn there has to be one .pt or .pth, of TorchScript")
-    return torch.jit.load(str(named[0]), map_location=_device()).eval()  # type: ignore[no-untyped-call]
+    return torch.jit.load(str(named[0]), map_location=_device()).eval()
 
 
 def _device() -> str:
