@@ -38,6 +38,7 @@ class DeployedArchives:
         self.store, self.folder, self.guards = configuration.model_store, folder, configuration.guards
         self.allowed = [one.strip() for one in configuration.text("allowed_urls").split(",") if one.strip()]
         self._one_at_a_time = threading.Lock()
+        self._coming = set[str]()  # the names of what is being downloaded
         folder.mkdir(exist_ok=True)
 
     def all(self) -> list[str]:
@@ -47,11 +48,11 @@ class DeployedArchives:
 
     def served(self, archive: str) -> ArchiveInfo:
         """The archive that a registration names, as it is to be served. Raises ApiError or SlotwiseError."""
-        with self._one_at_a_time:
-            return self._served(archive)
-
-    def _served(self, archive: str) -> ArchiveInfo:
         path = self._downloaded(archive) if _is_url(archive) else self._stored(archive)
+        with self._one_at_a_time:
+            return self._served(path)
+
+    def _served(self, path: Path) -> ArchiveInfo:
         made = self.folder / path.name
         if path.is_dir() and not any((path / one).is_file() for one in (MANIFEST, LEGACY_MANIFEST)):
             raise SlotwiseError(f"{path.name} has no {MANIFEST}", "it is not a model archive")
@@ -99,9 +100,15 @@ class DeployedArchives:
         if not name.endswith(SUFFIXES) or name.startswith("."):
             raise ApiError(400, "BadRequestException", f"{shown(url)} names no archive")
         target = self.store / name
-        if target.exists():
-            raise ApiError(500, "InternalServerException", f"{name} is in the model store already")
-        digest = download(url, target)
+        with self._one_at_a_time:
+            if name in self._coming or target.exists():
+                where = "is being downloaded" if name in self._coming else "is in the model store already"
+                raise ApiError(500, "InternalServerException", f"{name} {where}")
+            self._coming.add(name)
+        try:
+            digest = download(url, target)
+        finally:
+            self._coming.discard(name)
         log.info("downloaded %s from %s: SHA-256 %s", name, shown(url), digest)
         return target
 

@@ -367,9 +367,27 @@ def test_an_archive_by_url_comes_only_from_an_allowed_one_and_by_no_detour(place
             until(lambda: digest.search(deployment.printed()), "the digest is in no log")
 
 
+def test_a_download_that_drips_holds_nobody_elses_registration_back(place: Path, store: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "store").mkdir()
+    goes_on = threading.Event()
+    with served_files(store, goes_on) as address:
+        lines = (f"allowed_urls={address}/.*",)
+        with deployed(OURS, place, own, lines, ("--ncs", "--enable-model-api")) as deployment, ThreadPoolExecutor() as pool:
+            dripping = pool.submit(deployment.call, "POST", "/models", url=f"{address}/drips.mar")
+            try:
+                until(lambda: any(own.glob(".drips.mar*")), "the download does not begin")
+                assert deployment.call("POST", "/models", url=f"{address}/drips.mar").status_code == 500
+                assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 200
+                assert not dripping.done()
+            finally:
+                goes_on.set()
+            assert dripping.result().status_code == 400
+            assert sorted(file.name for file in own.iterdir()) == ["echo.mar"]
+
+
 @contextlib.contextmanager
-def served_files(folder: Path) -> Iterator[str]:
-    """The files of a folder by HTTP; /away.mar leads to echo.mar by a redirect."""
+def served_files(folder: Path, goes_on: threading.Event | None = None) -> Iterator[str]:
+    """The files of a folder by HTTP; /away.mar leads to echo.mar by a redirect, and /drips.mar never comes whole."""
 
     class Files(http.server.SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -377,6 +395,12 @@ def served_files(folder: Path) -> Iterator[str]:
                 self.send_response(302)
                 self.send_header("location", "/echo.mar")
                 self.end_headers()
+            elif self.path == "/drips.mar" and goes_on is not None:
+                self.send_response(200)
+                self.send_header("content-length", "1000")
+                self.end_headers()
+                self.wfile.write(b"PK")
+                goes_on.wait(60)
             else:
                 super().do_GET()
 
