@@ -224,6 +224,21 @@ async def test_where_nobody_is_idle_the_new_one_is_refused(make_front: MakeFront
         assert await is_answered(connect, "127.0.0.3")
 
 
+async def test_who_is_not_taken_in_hears_why_while_it_still_sends(make_front: MakeFront) -> None:
+    front = await make_front(in_flight=100)
+    front.server.gate = asyncio.Event()
+    async with connecting(front, max_connections_per_address=1) as connect:
+        await holding(front, connect, "127.0.0.1", 1)
+        for _ in range(client_connections.MOST_REFUSED):
+            reader, writer = await connect()
+            await asyncio.sleep(0.01)
+            for _ in range(16):
+                writer.write(GOOD + b"x" * 65536)
+                await writer.drain()
+            assert (await answer(reader))[0] == 429
+        front.server.gate.set()
+
+
 async def test_connections_of_a_trusted_proxy_are_many_clients(make_front: MakeFront) -> None:
     front = await make_front(in_flight=100)
     front.server.gate = asyncio.Event()

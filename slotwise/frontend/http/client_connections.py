@@ -23,6 +23,7 @@ log = logging.getLogger("slotwise.gateway")
 
 LOOK_EVERY_S = 1.0
 SILENT_S = 1.0  # who has been connected for so long might have asked something
+MOST_REFUSED = 64  # that still hear why
 OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
 
 
@@ -83,6 +84,7 @@ class OpenConnections:
         self.limits, self.trusted = limits, trusted
         self._by_client: defaultdict[str, set[ClientConnection]] = defaultdict(set)
         self._count = 0
+        self._refused = set[ClientConnection]()
         self._looking: asyncio.TimerHandle | None = None
 
     def add(self, connection: ClientConnection) -> None:
@@ -99,8 +101,16 @@ class OpenConnections:
         if self._looking is None:
             self._look_later()
 
+    def lingers(self, refused: ClientConnection) -> bool:
+        """Whether a connection that was not taken in may stay until its client has heard why. A few may."""
+        if len(self._refused) >= MOST_REFUSED:
+            return False
+        self._refused.add(refused)
+        return True
+
     def discard(self, connection: ClientConnection) -> None:
         """A connection is gone, or makes room."""
+        self._refused.discard(connection)
         client = one_client(connection.peer)
         same = self._by_client.get(client)
         if same is None or connection not in same:

@@ -63,7 +63,7 @@ class GatewayProtocol(HttpToolsProtocol):
             self.open.add(self)
         except Refused as refused:
             self._write_refusal(refused)
-            transport.close()
+            self._close_after_lingering() if self.open.lingers(self) else transport.close()
 
     @property
     def idle_since(self) -> float | None:
