@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import zipfile
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -42,6 +43,7 @@ LAYOUTS = {
 }
 SHARES = (5, 10, 25, 50, 75, 90, 95, 99, 100)  # percent of the answers, sorted by their time
 RECORDS = (1, 2, 4, 8, 16)
+REFUSED = "int8/refused.txt"  # why a build left int8 out
 PRECISIONS = {"ctranslate2": "int8", "transformers": "fp32"}
 
 
@@ -117,11 +119,17 @@ def translation(options: Namespace, work: Path) -> dict[str, Any]:
     info = random_weights("m2m100_418M", "translation", work)
     life = next(body for body in examples(str(info.path)) if body.name == "life.json")
     found, left_out = [], {}
+    with zipfile.ZipFile(info.path) as archive:
+        if REFUSED in archive.namelist():  # its worker would never start
+            left_out["ctranslate2"] = archive.read(REFUSED).decode().strip()
+            say(f"LEFT OUT: ctranslate2: {left_out['ctranslate2']}")
     for engine, precision in PRECISIONS.items():
+        if engine in left_out:
+            continue
         with server(work, name=engine, engine=engine, precision=precision) as record:
             try:
                 found.append({"engine": engine, "precision": precision, **served(record, info, life, options)})
-            except SlotwiseError as error:  # int8 is served only where it gave the reference's texts
+            except SlotwiseError as error:
                 left_out[engine] = error.message
                 say(f"LEFT OUT: {engine}: {error.message}")
     return {"engines": found, "left_out": left_out, "archive_mib": round(info.path.stat().st_size / 2**20)}
