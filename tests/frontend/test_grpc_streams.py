@@ -12,6 +12,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.grpc.infer_stream import LONGEST_ID, MOST_AT_ONCE
@@ -101,6 +102,17 @@ async def test_a_model_that_does_not_stream_gives_one_response(front: Front) -> 
     assert got["two"] == [("two", ["", ""], True)]
     assert got["three"] == [("three", ["400 the body is not a picture"], True)]
     assert front.gateway.body_memory.now_bytes == 0
+
+
+async def test_an_empty_answer_of_a_model_that_does_not_stream_comes(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole(request: BackendRequest) -> BackendAnswer:
+        request.pieces = None
+        return BackendAnswer(200, [(b"content-type", b"text/plain")], b"")
+
+    monkeypatch.setattr(front.gateway.backend, "answer", whole)
+    monkeypatch.setattr(front.gateway.backend, "streams", True)
+    async with server_of(front.gateway) as (_, channel):
+        assert (await asked(channel, infer("a", "one")))["one"] == [("one", [""], True)]
 
 
 async def test_requests_of_one_call_are_answered_side_by_side_up_to_a_bound(front: Front, streaming: Streaming) -> None:

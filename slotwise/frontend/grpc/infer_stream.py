@@ -94,7 +94,7 @@ class _StreamedRequest(RequestOfStream):
             pieces = _InferPieces(self, asked, of)
             try:
                 status, _, body = await self._one(record, pieces)
-                if pieces.finish(status, [], body):
+                if (pieces.begun or whole.pieces is pieces) and pieces.finish(status, [], body):
                     return status
             finally:
                 pieces.stop()
