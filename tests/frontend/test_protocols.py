@@ -67,7 +67,14 @@ def test_every_instance_is_a_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "taken"), [({"parameters": {}}, True), ({"signature_name": "x"}, True), ({"parameters": {"top": 1}}, False)]
+    ("beside", "taken"),
+    [
+        ({"parameters": {}}, True),
+        ({"signature_name": "x"}, True),
+        ({"parameters": {"top": 1}}, False),
+        ({"parameters": 0.7}, False),
+        ({"parameters": None}, True),
+    ],
 )
 @pytest.mark.parametrize("first", [True, False])
 def test_parameters_beside_instances_are_not_dropped_in_silence(beside: dict[str, Any], taken: bool, first: bool) -> None:

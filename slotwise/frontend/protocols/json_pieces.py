@@ -61,8 +61,8 @@ def elements_of(
     """What `make` makes of each element of the list `name` in a JSON object; None where it has no such list.
 
     make: is given the element without its numbers, and its own text. Where there are more than `most`, only the first ones
-    are made. beside: gets the object's other members, without their numbers. Raises ValueError or RecursionError where the text
-    is no JSON object.
+    are made. beside: gets the object's other members, without the numbers in them. Raises ValueError or RecursionError where
+    the text is no JSON object.
     """
     at, elements = _token(text, 0, "{"), None
     more, at = text[at : at + 1] != "}", at + (text[at : at + 1] == "}")
@@ -72,10 +72,11 @@ def elements_of(
         if key == name and text[at : at + 1] == "[":
             elements, at = _list(text, at, most, make)
         else:
+            begins = at
             value, at = _PLACES.raw_decode(text, at)
             elements = None if key == name else elements  # the last one counts, as for json
             if beside is not None:
-                beside[key] = value
+                beside[key] = value if value is not None else loads(text[begins:at].encode())  # null, or a number
         more, at = _another(text, at, "}")
     if _skip(text, at) != len(text):
         raise ValueError("something follows the JSON")
