@@ -127,6 +127,9 @@ async def test_who_asks_first_is_told_to_go_on_or_not(connect: Connect) -> None:
     assert (status, found["sha256"]) == (200, sha256(body))
     writer.write(f"{HEAD}Content-Length: 500001\r\nExpect: 100-continue\r\n\r\n".encode())
     assert (await answer(reader))[0] == 413
+    reader, writer = await connect()
+    writer.write(head[:-2].replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\n\r\n" + body)
+    assert (await answer(reader))[0] == 200, "HTTP/1.0 knows no answer before the answer"
 
 
 async def test_a_client_that_does_not_take_its_answer_is_cut_off(

@@ -116,7 +116,7 @@ def _read(head: bytes) -> RequestHead:
         lines.headers,
         _body(version, lines.headers),
         version != "1.0" and lines.keep_alive,
-        any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),
+        version != "1.0" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),
     )
 
 
