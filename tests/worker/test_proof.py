@@ -295,12 +295,17 @@ def test_rows_that_run_alone_anyway_and_starts_that_ask_for_no_proof_run_nothing
         assert handler.calls == 0
 
 
-def test_a_hook_that_fails_proves_nothing(tmp_path: Path) -> None:
+def test_a_hook_that_fails_proves_nothing_and_the_next_start_tries_again(archive: Path) -> None:
     class Broken(Counting):
         def example(self) -> Any:
             raise KeyError("no")
 
-    assert settle(Broken(), tmp_path).cause == "the handler's hooks fail: KeyError"
+    verdict = settle(Broken(), archive)
+    assert (verdict.cause, verdict.most_rows) == ("the handler's hooks fail: KeyError", 1)
+    assert settle(Counting(), archive).separable is True
+    carry(archive, verdict.to_json())
+    (archive / ".separability.json").unlink()
+    assert settle(Counting(mixes=True), archive).separable is False, "a build's failure is no verdict either"
 
 
 def test_every_size_is_looked_at_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ again, for `proof_s` seconds at most, and leaves the verdict beside the extracte
 that size; in a read-only folder every worker proves for itself.
 
 What mixes rows runs row by row, and so does what is not deterministic. Where the time was too short, no larger batches run than
-were proven. Where there is nothing to prove it with, batches run, and the log says that nothing is known.
+were proven. Where there is nothing to prove it with, batches run, and the log says that nothing is known. Where trying fails,
+rows run one by one until a start finds out more.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ SETTINGS, KEY = "slotwise.json", "separability"
 FILE = ".separability.json"
 SIZES = (2, 3, 4, 8, 16)  # larger batches run the same kernels
 ROWS = ("ordinary", "tiny")  # further rows to try
+FAILED = "the handler's hooks fail"  # how such a cause begins: another start may find out more
 
 
 def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
@@ -86,7 +88,8 @@ def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Cal
     verdict = kept(model_dir, about, most)
     if verdict is None:
         verdict = proven(handler, attempt, model_dir, most, settings.proof_s, clock=clock)
-        _keep(model_dir, about, most, verdict)
+        if not verdict.cause.startswith(FAILED):
+            _keep(model_dir, about, most, verdict)
     _report(verdict, most, separable)
     return verdict
 
@@ -108,6 +111,8 @@ def holds_for(verdict: Verdict, most: int) -> bool:
 
     Of a proof that took for kept apart what mixes rows nothing holds but that rows run one by one, or that none shall be tried.
     """
+    if verdict.cause.startswith(FAILED):
+        return False
     if verdict.proof < PROOF:
         return verdict.most_rows == 1 or verdict.about == NOBODY
     return not verdict.separable or (2 in verdict.sizes and max(verdict.sizes) >= _largest(most))
@@ -166,7 +171,7 @@ def proven(
                 verdict = verdict.both(one) if i else one
     except Exception as error:
         logger.warning("the handler's hooks make nothing to try", exc_info=True)
-        verdict = Verdict(None, f"the handler's hooks fail: {type(error).__name__}")
+        verdict = Verdict(None, f"{FAILED}: {type(error).__name__}", most_rows=1)
     return replace(verdict, about=identity(handler, model_dir))
 
 
