@@ -59,6 +59,8 @@ def _fault(entry: zipfile.ZipInfo) -> str:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or any(c in name for c in "\\\0:") or "//" in name:
         return "would be unpacked outside its folder"
+    if name != entry.filename:
+        return "has a second name"
     if "." in name.split("/"):
         return "has a name for which there is a shorter one"
     if not name.isascii() and not entry.flag_bits & UTF8_FLAG:
@@ -111,7 +113,7 @@ def _as_listed(file: IO[bytes], entry: zipfile.ZipInfo) -> bool:
     """
     file.seek(entry.header_offset)
     flags, method, packed, unpacked, name_bytes, extra_bytes = HEADER.unpack(file.read(HEADER.size))
-    file.seek(name_bytes, 1)
+    name = file.read(name_bytes).decode("utf-8" if entry.flag_bits & UTF8_FLAG else "cp437", "replace")
     extra = file.read(extra_bytes)
     stated = [(packed, unpacked)]
     while len(extra) >= 4:
@@ -121,8 +123,9 @@ def _as_listed(file: IO[bytes], entry: zipfile.ZipInfo) -> bool:
         extra = extra[4 + size :]
     sizes = {(entry.compress_size, entry.file_size), (0xFFFFFFFF, 0xFFFFFFFF)}
     sizes |= {(0, 0)} if flags & DESCRIPTOR_FLAG else set()
-    same = method == entry.compress_type and not (flags ^ entry.flag_bits) & (DESCRIPTOR_FLAG | ENCRYPTED_FLAG)
-    return same and sizes.issuperset(stated)
+    agreed = DESCRIPTOR_FLAG | ENCRYPTED_FLAG | UTF8_FLAG
+    same = method == entry.compress_type and not (flags ^ entry.flag_bits) & agreed
+    return same and name == entry.orig_filename and sizes.issuperset(stated)
 
 
 def _inflates(file: IO[bytes], entry: zipfile.ZipInfo) -> bool:

@@ -330,6 +330,19 @@ SHORT = {"compress_size": 3, "file_size": 3}
 STREAMED: dict[str, Any] = {"compress_type": zipfile.ZIP_DEFLATED, "flag_bits": 8}
 
 
+def test_an_entry_has_one_name() -> None:
+    """Java takes the name before the data, Python the directory's, or one beside it."""
+    data = zipped(("aa.py", b"1")).getvalue()
+    for name in (b"bb.py", b"../..", b"aa\xffpy"):
+        with zipfile.ZipFile(io.BytesIO(data.replace(b"aa.py", name, 1))) as source:
+            with pytest.raises(SlotwiseError, match="not as its directory says"):
+                check_entries(Path("toy.mar"), source)
+    with zipfile.ZipFile(io.BytesIO(data)) as source:
+        source.infolist()[0].filename = "../evil.py"  # as a Python does that reads Info-ZIP's Unicode Path
+        with pytest.raises(SlotwiseError, match="a second name"):
+            check_entries(Path("toy.mar"), source)
+
+
 def descriptor(packed: bytes) -> bytes:
     return struct.pack("<4sLLL", b"PK\x07\x08", zlib.crc32(b"abc"), len(packed), 3)
 
