@@ -226,6 +226,7 @@ class ModelTable:
         with self._change:
             old = self.get(name, version)
             new = replace(old, min_workers=min_workers, max_workers=max_workers)
+            _ = new.as_registered  # raises where a profile may not have so many
             self.host.scale(new)
             versions = {one.version: new if one is old else one for one in self.versions(name)}
             self._models = {**self._models, name: versions}
