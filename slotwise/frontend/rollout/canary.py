@@ -68,7 +68,8 @@ class Canary:
             return False
         old, new = self.record.versions
         if request.version and (old, new) != (request.version, request.version):
-            return request.version == new and not self.record.shadow and request.version != old
+            only_new = request.version == new and request.version != old
+            return only_new and not self.record.shadow and self.record.phase != "leaving"
         return _bucket(request) < self.share * BUCKETS
 
     def _group(self, request: BackendRequest) -> Which | None:
