@@ -71,8 +71,8 @@ class VirtualSetting:
 class VirtualResult:
     """What came of it. in_time: answers within the target (all, where there is none). sent: the batches' senders, in order.
 
-    chosen, waits: the dispatcher's counts. most_workers: that were there at once. worker_s: how long each was there, in all.
-    changes: of their number.
+    refused: also who was in a batch that ended after the deadline. chosen, waits: the dispatcher's counts. most_workers: that
+    were there at once. worker_s: how long each was there, in all. changes: of their number.
     """
 
     asked: int
@@ -226,7 +226,10 @@ class _Host:
     def finish(self, now: float, worker: BatchWorker) -> None:
         self.dispatcher.over(worker, now)
         for one in worker.batch:
-            self.latencies_s.append(now - one.came_at)
+            if one.request.deadline <= now:  # its client has had a 504
+                self.refused += 1
+            else:
+                self.latencies_s.append(now - one.came_at)
             self.ask_again(now, one.request)
         worker.batch = ()
         self.leave(now, worker)
@@ -241,7 +244,7 @@ class _Host:
             refused=self.refused,
             p50_ms=percentile(known, 50) * 1000,
             p99_ms=percentile(known, 99) * 1000,
-            mean_batch=len(known) / max(1, len(self.sent)),
+            mean_batch=sum(map(len, self.sent)) / max(1, len(self.sent)),
             chosen={str(why): count for why, count in self.dispatcher.chosen.items()},
             waits={str(why): count for why, count in self.dispatcher.waits.items()},
             most_workers=self.most_workers,

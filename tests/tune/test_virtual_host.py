@@ -115,6 +115,13 @@ def test_costs_that_are_all_over_the_place_make_it_lose_nothing() -> None:
     assert found.mean_batch > 4
 
 
+def test_who_is_in_a_batch_that_ends_after_its_deadline_is_refused() -> None:
+    slow = VirtualSetting(LinearTime(0.0, 1000.0))
+    found = serve(slow, VirtualLoad(5, trace=[Arrival(0.0, "late", 0.05), Arrival(0.0, "in time")]))
+    assert (found.asked, found.answered, found.in_time, found.refused) == (2, 1, 1, 1)
+    assert (found.mean_batch, found.sent) == (1.0, [["late"], ["in time"]])
+
+
 def test_a_trace_is_read_and_a_wrong_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     file.write_text('{"at_s": 0.5, "sender": "a"}\n{"at_s": 1, "within_s": 2}\n')
