@@ -151,7 +151,7 @@ def proof(folder: Path, name: str, precision: str) -> dict[str, Any]:
     loaded_s = time.perf_counter() - started
     verdict = proven(handler, caller(handler), folder, 32, 20.0)
     seconds = round(time.perf_counter() - started - loaded_s, 2)
-    row = {"model": name, "engine": identity(handler).engine, "load_s": round(loaded_s, 2), "seconds": seconds}
+    row = {"model": name, "engine": identity(handler, folder).engine, "load_s": round(loaded_s, 2), "seconds": seconds}
     say(f"{name}, {row['engine']}: {verdict.sentence()}")
     return {**row, "sentence": verdict.sentence(), **verdict.to_json()}
 

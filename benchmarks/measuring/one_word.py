@@ -37,7 +37,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     lines = (f"models={json.dumps(models)}", "default_workers_per_model=2")
     sent = {
         "mnist": [body for body in examples(str(info.path)) if body.name.endswith(".f32")],
-        "echo": [RequestBody("text", b"x" * 1000, "application/octet-stream")],
+        "echo": [RequestBody(b"x" * 1000)],
     }
     readings = {}
     with ExitStack() as stack:

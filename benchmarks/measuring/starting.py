@@ -26,9 +26,10 @@ from slotwise.bench.bodies import examples
 from slotwise.client.inference import InferenceClient
 from slotwise.console import say
 from slotwise.deploy.java_training import train
+from slotwise.profiles.memory import resident_bytes
 from slotwise.server.java.cache import SWITCH
 from slotwise.server.lifecycle import ServerRecord, stop
-from slotwise.server.processes import memory_bytes, start_time
+from slotwise.server.processes import start_time
 
 MODEL, NAME = "digits", "start"
 AS_BY_ITSELF = ("-Dlog4j2.disableJmx=false", "-Djdk.reflect.useNativeAccessorOnly=false")
@@ -121,7 +122,7 @@ def _start(work: Path, system: str) -> dict[str, float]:
                 raise RuntimeError("the first answer is none")
         ended_s = time.time()
         pid = next(int(file.stem) for file in (record.state_dir / "workers").glob("*.json"))
-        worker_s, memory = started(pid), memory_bytes(pid)
+        worker_s, memory = started(pid), resident_bytes(pid)
     finally:
         watch.join(UP_S)
         stop(record)
