@@ -29,7 +29,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.comparison.kept import Clock, Round, earlier, one_round, readings
+from benchmarks.comparison.kept import Clock, Round, earlier, left_out, one_round, readings
 from benchmarks.comparison.loads import QUICK_WARM_UP_S, Loads
 from benchmarks.comparison.parts import PARTS, QUICK, Part
 from benchmarks.comparison.programs import PROGRAMS, environment
@@ -79,7 +79,7 @@ def chosen(part: Part, options: argparse.Namespace) -> dict[Cell, list[str]]:
 
 def started(names: list[str], workshop: Workshop, loads: Loads, stack: ExitStack) -> tuple[dict[str, Any], dict[str, str]]:
     """The systems that answer, by name, and why the others do not."""
-    running, left_out = {}, {}
+    running, why = {}, {}
     for name in names:
         say(f"starting {name}")
         try:
@@ -89,11 +89,11 @@ def started(names: list[str], workshop: Workshop, loads: Loads, stack: ExitStack
             if isinstance(system, Http):
                 system.wait(loads.first, loads.content_type)
         except (SlotwiseError, RuntimeError, OSError, httpx.HTTPError, subprocess.SubprocessError) as error:
-            left_out[name] = str(error).partition(": see ")[0]
+            why[name] = str(error).partition(": see ")[0]
             say(f"LEFT OUT: {name}: {error}")
         else:
             running[name] = system
-    return running, left_out
+    return running, why
 
 
 def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
@@ -109,9 +109,9 @@ def compare(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     kept, workshop = earlier(options.json, plan), Workshop(part, options.processes, work)
     loads = Loads(part, workshop.bodies(), seconds, tool, QUICK_WARM_UP_S if options.quick else WARM_UP_S)
     with ExitStack() as stack:
-        running, left_out = started(names, workshop, loads, stack)
-        known = {**about(), "plan": plan, "title": part.title, "left_out": left_out}
-        known["settings"] = {name: system.described() for name, system in running.items()}
+        running, why = started(names, workshop, loads, stack)
+        known = {**about(), "plan": plan, "title": part.title, "left_out": {**kept.get("left_out", {}), **why}}
+        known["settings"] = {**kept.get("settings", {}), **{name: system.described() for name, system in running.items()}}
         known["poison"] = loads.poisoned(running, kept.get("poison", {}))
         cells = {cell: [name for name in by if name in running] for cell, by in cells.items()}
         rounds = kept.get("readings", [])
@@ -164,7 +164,8 @@ def in_rounds(
 def summed(known: dict[str, Any], rounds: list[Round]) -> dict[str, Any]:
     """The part's JSON: what is known, medians over the rounds, ratios, and every reading."""
     table = rows(readings(rounds))
-    return {**known, "rows": table, "ratios": ratios(table), "readings": rounds}
+    missing = left_out(rounds, known["left_out"])
+    return {**known, "left_out": missing, "rows": table, "ratios": ratios(table), "readings": rounds}
 
 
 def show(result: dict[str, Any]) -> None:

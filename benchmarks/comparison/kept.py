@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -59,3 +60,10 @@ def readings(done: Sequence[Round]) -> Readings:
         gathered.setdefault((row["workload"], row["concurrency"]), {}).setdefault(row["system"], []).append(reading)
     whole = {cell: {name: got for name, got in by.items() if len(got) == len(done)} for cell, by in gathered.items()}
     return {cell: by for cell, by in whole.items() if by}
+
+
+def left_out(done: Sequence[Round], why: Mapping[str, str]) -> dict[str, str]:
+    """The systems that not every round has, and why: in how many it is, or else what kept it from starting, of any run."""
+    had = Counter(name for one in done for name in {row["system"] for row in one})
+    missing = (name for name in dict.fromkeys([*why, *had]) if had[name] < len(done))
+    return {name: f"it is in {had[name]} of {len(done)} rounds" if had[name] else why[name] for name in missing}

@@ -58,7 +58,7 @@ def speeds(part: str) -> Callable[[Figures], str]:
 
 
 def settings(part: str) -> Callable[[Figures], str]:
-    """What every system ran with, and which did not start."""
+    """What every system ran with, and which are left out."""
 
     def render(figures: Figures) -> str:
         lines = []
@@ -68,7 +68,7 @@ def settings(part: str) -> Callable[[Figures], str]:
             version = ", ".join(given["packages"][:1])
             lines.append([name, *(given[key] for key in keys), code, given["front"], version])
         columns = ["system", "processes", "threads each", "batch", "delay ms", "log level", "code", "beside them", "version"]
-        left_out = [f"* {name} did not start: {why}" for name, why in figures[part]["left_out"].items()]
+        left_out = [f"* {name} is left out: {why}" for name, why in figures[part]["left_out"].items()]
         return "\n".join([table(columns, lines), *(["", *left_out] if left_out else [])])
 
     return render

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.comparison.kept import Clock, earlier, one_round, readings
+from benchmarks.compare import summed
+from benchmarks.comparison.kept import Clock, earlier, left_out, one_round, readings
 from benchmarks.comparison.parts import DEFAULT, ON_TRITON, PARTS, SPECIAL
 from benchmarks.comparison.programs import PROGRAMS, form, v2_head, v2_json
 from benchmarks.comparison.results import kind, ratios
@@ -86,6 +87,16 @@ def test_a_system_that_missed_a_round_has_no_row() -> None:
     assert {row["system"] for row in table} == {"litserve-engine", OURS}
 
 
+def test_a_system_that_missed_a_round_of_any_run_is_said_to_be_left_out() -> None:
+    first, second = measured(2)
+    without = [row for row in second if row["system"] != "stock"]
+    came, went = left_out([without, first], {}), left_out([first, without], {"stock": "it ended", "mosec": "not here"})
+    assert came == {"stock": "it is in 1 of 2 rounds"}
+    assert went == {**came, "mosec": "not here"}
+    assert left_out([first, second], {"stock": "it ended"}) == {}
+    assert summed({"left_out": {}}, [first, without])["left_out"] == came
+
+
 def test_no_round_begins_without_time() -> None:
     assert Clock(1).time_left()
     assert not Clock(0).time_left()
@@ -120,7 +131,7 @@ def test_every_part_has_its_tables() -> None:
     figures = {name: part for name in PARTS}
     assert "| stock | 2.11 (2.11 to 2.11) |  |" in TABLES["engines.same"](figures)
     assert "our decoder, openvino-fp32" in TABLES["engines.settings"](figures)
-    assert "* ray-engine did not start: it ended" in TABLES["engines.settings"](figures)
+    assert "* ray-engine is left out: it ended" in TABLES["engines.settings"](figures)
     assert "| stock | 56 | 0 | 8 | 8 | 7 x 400, 1 x none |" in TABLES["vision.poison"](figures)
     assert "    python -m benchmarks.compare engines" in TABLES["vision.command"](figures)
     assert "| 720 | 8 |" in TABLES["vision.ratios.fp32"](figures)
