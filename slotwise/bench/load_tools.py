@@ -7,7 +7,9 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from slotwise.bench import load
@@ -41,8 +43,20 @@ end
 def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: LoadPlan) -> LoadResult:
     """Load `target` with wrk or ab. No rate, no poison; batch sizes stay unknown (0). ab sends the first body only.
 
-    Where a request fails it is measured again by our own client.
+    Where a request fails it is measured again by our own client: requests and errors are of both, all else of the second.
     """
+    measured = once(tool, target, bodies, plan)
+    if not measured.errors:
+        return measured
+    # whose times these tools count among the others: a refusal is quick
+    say(f"{tool} counts the times of requests that fail: measured again with our own client")
+    again = load.measure(target, bodies, plan)
+    errors = dict(Counter(measured.errors) + Counter(again.errors))
+    return replace(again, requests=measured.requests + again.requests, errors=errors)
+
+
+def once(tool: str, target: Target, bodies: Sequence[RequestBody], plan: LoadPlan) -> LoadResult:
+    """The same, and never again: the times are also those of requests that failed."""
     if shutil.which(tool) is None:
         raise SlotwiseError(f"{tool} is not installed", f"on Debian: apt-get install {PACKAGES[tool]}")
     if plan.rate is not None or plan.poison:
@@ -50,11 +64,7 @@ def measure(tool: str, target: Target, bodies: Sequence[RequestBody], plan: Load
     if plan.requests is not None and tool == "wrk":
         raise SlotwiseError("wrk counts seconds, and no --requests", "name --seconds, or leave --tool away")
     with tempfile.TemporaryDirectory(prefix="slotwise-load-") as name:
-        measured = (_wrk if tool == "wrk" else _ab)(target, bodies, plan, Path(name))
-    if measured.errors:  # whose times these tools count among the others: a refusal is quick
-        say(f"{tool} counts the times of requests that fail: measured again with our own client")
-        return load.measure(target, bodies, plan)
-    return measured
+        return (_wrk if tool == "wrk" else _ab)(target, bodies, plan, Path(name))
 
 
 def _wrk(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, folder: Path) -> LoadResult:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import shutil
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -256,6 +258,21 @@ def test_other_tools_measure_the_same_loop(tool: str) -> None:
         assert max(got.latencies_ms) == got.max_ms
     else:
         assert got.errors == {}
+
+
+def test_what_a_tool_saw_fail_stays_in_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = '{"requests": 1000, "us": 1000000, "status": 40, "connection": 2, "timeout": 0, "p": [1, 1, 1, 1], "max": 1}'
+    wrk = tmp_path / "wrk"
+    wrk.write_text(f"#!/bin/sh\necho 'SLOTWISE {counts}'\n", "utf-8")
+    wrk.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    plan = LoadPlan(2, 0.2, warm_up_s=0)
+    with standin(answer) as url:
+        got = load_tools.measure("wrk", Target(url, {}), [GOOD], plan)
+        once = load_tools.once("wrk", Target(url, {}), [GOOD], plan)
+    assert (got.errors, got.lost) == ({"not 2xx": 40, "connection": 2}, 42)
+    assert got.requests == 1000 + len(got.latencies_ms)
+    assert (once.errors, once.requests, once.req_s) == (got.errors, 1000, 960)
 
 
 def test_a_tool_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
