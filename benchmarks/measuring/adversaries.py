@@ -48,6 +48,7 @@ LIE_MS, ONE_IN = 40, 8  # one body in so many costs so much, and looks like the 
 WARM_UP_S = 15.0  # until there are as many workers as are needed
 KEPT_S = 5.0  # it is back where 99% of the answers that come in so many seconds are within the target
 PATIENCE_S = 60.0
+ANSWER_S = 10.0  # who has waited so long for an answer has lost it
 SETTINGS = {
     "batch_size": str(BATCH_SIZE),
     "threads": "1",
@@ -73,6 +74,11 @@ class Judged:
     at: float
     took_s: float
     kind: str
+
+    @property
+    def due(self) -> float:
+        """When it was to be asked."""
+        return self.at - self.took_s
 
     @property
     def wait_s(self) -> float:
@@ -114,6 +120,7 @@ class Load:
         self.target, self.body = target, body
         self.judged: list[Judged] = []
         self._numbers = itertools.count()
+        self._under_way = set[int]()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -125,25 +132,34 @@ class Load:
             for one in clients:
                 one.cancel()
 
+    async def settled(self) -> None:
+        """Wait until all that are under way now are judged."""
+        now = set(self._under_way)
+        while now & self._under_way:
+            await asyncio.sleep(0.01)
+
     async def _client(self, first_s: float) -> None:
         connection, due = Connection(self.target), time.monotonic() + first_s
         try:
             while True:
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
-                await self._ask(connection, self.body(next(self._numbers)), due)
+                number = next(self._numbers)
+                self._under_way.add(number)
+                await self._ask(connection, self.body(number), due)
+                self._under_way.remove(number)
                 due += CLIENTS / RATE  # what is missed meanwhile is asked late, and counts as late
         finally:
             connection.close()
 
     async def _ask(self, connection: Connection, sent: Sent, due: float) -> None:
         try:
-            reply = await connection.ask(sent.request)
-            kind = "lost" if reply.status != 200 else "right" if json.loads(reply.body) == sent.answer else "wrong"
+            async with asyncio.timeout(ANSWER_S):
+                reply = await connection.ask(sent.request)
+            failed = "poisoned" if sent.answer is None else "lost"
+            kind = failed if reply.status != 200 else "right" if json.loads(reply.body) == sent.answer else "wrong"
         except (OSError, ValueError) as error:
             say(f"lost: {error!r}")
             kind = "lost"
-        if sent.answer is None and kind == "lost":
-            kind = "poisoned"
         now = time.monotonic()
         self.judged.append(Judged(now, now - due, kind))
 
@@ -230,6 +246,7 @@ async def _under(adversary: Adversary, load: Load, bodies: Bodies, seconds: floa
         back_s(load.judged, ended, time.monotonic()) is None and time.monotonic() < ended + PATIENCE_S
     ):
         await asyncio.sleep(0.2)
+    await load.settled()
     kinds = Counter(one.kind for one in load.judged)
     return {
         "name": adversary.name,
@@ -252,8 +269,8 @@ def back_s(judged: Sequence[Judged], ended: float, now: float) -> float | None:
 
 
 def _p99_ms(judged: Sequence[Judged], since: float, until: float) -> float:
-    """Of those that came in this time, but for the poisoned; infinite where more than one in a hundred had no right answer."""
-    took = sorted(one.wait_s for one in judged if since < one.at <= until and one.kind != "poisoned")
+    """Of those due in this time, but for the poisoned; infinite where more than one in a hundred had no right answer."""
+    took = sorted(one.wait_s for one in judged if since < one.due <= until and one.kind != "poisoned")
     return round(1000 * percentile(took or [math.inf], 99), 1)
 
 

@@ -111,6 +111,34 @@ def test_a_days_requests_are_the_same_for_every_system() -> None:
     assert found == one.simulated(None, 1, learned)
 
 
+def test_who_gets_no_answer_is_lost_also_at_the_end_and_also_with_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        def __init__(self, target: object) -> None:
+            pass
+
+        async def ask(self, request: bytes) -> HttpReply:
+            if request:
+                await asyncio.sleep(3600)
+            return HttpReply(503, {}, b"")
+
+        def close(self) -> None:
+            pass
+
+    async def load(body: bytes, answer: int | None) -> set[str]:
+        made = Load(None, lambda number: Sent(body, answer))  # type: ignore[arg-type]
+        with made.running():
+            await asyncio.sleep(0.1)
+            await made.settled()
+        return {one.kind for one in made.judged}
+
+    monkeypatch.setattr(troubled, "Connection", Silent)
+    monkeypatch.setattr(troubled, "CLIENTS", 2)
+    monkeypatch.setattr(troubled, "ANSWER_S", 0.2)
+    assert asyncio.run(load(b"silent", 1)) == asyncio.run(load(b"silent", None)) == asyncio.run(load(b"", 1)) == {"lost"}
+    assert asyncio.run(load(b"", None)) == {"poisoned"}
+    assert _p99_ms([Judged(1.0, 0.01, "right"), Judged(12.0, 10.0, "lost")], 0, 3) == math.inf
+
+
 def test_requests_that_were_due_while_the_host_stood_still_are_late(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stalled:
         def __init__(self, target: object) -> None:
