@@ -24,6 +24,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,7 @@ def in_rounds(
     count = options.rounds or (2 if options.quick else 3)
     cells = {cell: by for cell, by in cells.items() if by}
     while cells and len(rounds) < count and clock.time_left():
-        turn = len(rounds)
-        rounds = [*rounds, clock.timed(lambda turn=turn: one_round(turn, cells, measure, say))]
+        rounds = [*rounds, clock.timed(partial(one_round, len(rounds), cells, measure, say))]
         if options.json:
             write(options.json, summed(known, rounds))
     if not rounds:

@@ -123,6 +123,7 @@ def main(words: list[str]) -> None:
             Path(file.name).write_bytes(body)
             done = subprocess.run([sys.executable, __file__, "--one", file.name], capture_output=True, text=True, check=True)
             truth, cost = json.loads(done.stdout), RECIPE.cost(body)
+            assert cost is not None
             memory, estimated = truth["bytes"] / 1e6, cost.memory_bytes / 1e6
             times = f"{truth['ms']:8.1f} {cost.decode_ms:8.1f} {cost.decode_ms / truth['ms']:5.2f}"
             memories = f"{memory:6.0f} {estimated:6.0f} {estimated / max(memory, 1):5.2f}"

@@ -28,7 +28,7 @@ class Told(NamedTuple):
     """What a turn has for one stream. text: its piece, or None. failed: it is over, by an error of its own."""
 
     key: Any
-    text: str | None
+    text: Any
     ended: bool
     failed: bool = False
 

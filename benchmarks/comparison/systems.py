@@ -171,7 +171,8 @@ class ModelServer(Http):
                 models={},
             )
         with ManagementClient(self.record) as management:
-            management.register(f"{self.archive}.mar", **self.of_model.registration())
+            wishes: dict[str, Any] = self.of_model.registration()
+            management.register(f"{self.archive}.mar", **wishes)
             management.wait_ready(self.archive, self.of_model.initial_workers)
         self.target = Target.of(self.record, self.archive)
 

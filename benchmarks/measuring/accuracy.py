@@ -87,7 +87,7 @@ def photo_folder() -> Path:
 
 def _median_s(engine: Any, rows: Any, seconds: float) -> float:
     """The median time of one call, over about that many seconds."""
-    timed = []
+    timed: list[float] = []
     until = time.perf_counter() + seconds
     engine(rows)
     while time.perf_counter() < until or not timed:

@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -98,7 +99,7 @@ def _archive(translation: ArchiveInfo, work: Path, decoding: str, size: str) -> 
         return built(str(made), work)
 
 
-def randomize(made: Path, shape: dict[str, int]) -> None:
+def randomize(made: Path, shape: Mapping[str, float]) -> None:
     """Put random weights of this shape into a model's folder, in fp32 only."""
     from slotwise.worker.engines.torchvision_compat import ensure_importable
 

@@ -79,7 +79,7 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"machine": gpu}
     infos: dict[str, ArchiveInfo] = {}
     for name, weights in WEIGHTS.items():
-        found[f"built {name}"] = tried(lambda name=name, weights=weights: infos.update({name: built(name, work, weights)}))
+        found[f"built {name}"] = tried(lambda name=name, weights=weights: infos.update({name: built(name, work, weights)}))  # type: ignore[misc]
     folders = {name: extract(info.path, work / name) for name, info in infos.items()}
     sections: dict[str, Callable[[], Any]] = {
         "agreement": lambda: agreements(folders["efficientnet"]),

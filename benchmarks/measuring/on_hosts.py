@@ -46,7 +46,7 @@ def measure(
                 bench.keep_ready([setting])
                 warmed = bench.warm_up(setting, max(CLIENTS))
                 say(f"warm-up: {model}, {kind}: {', '.join(f'{load.req_s:.0f}' for load in warmed)} a second")
-            stopped = {kind: record.pid for kind, record in records.items() if kind not in NEVER_STOPPED}
+            stopped: dict[str, int] = {kind: record.pid for kind, record in records.items() if kind not in NEVER_STOPPED}
             turns = stack.enter_context(OneAtATime(stopped))
             ask = partial(_asked_alone, turns, benches, setting, seconds)
             cells = [(f"{model}, {setting}", clients) for clients in CLIENTS]

@@ -233,8 +233,7 @@ def study152(options: Namespace, work: Path) -> dict[str, Any]:
     """The batching study on ResNet-152 itself, with as much of the published sweep as the machine answers in time."""
     info = built("resnet152", work, "none")
     bodies = [RequestBody(pictures.sample_jpeg(720, 720), "image/jpeg")]
-    netty = {"number_of_netty_threads": str(batching.NETTY_THREADS)}
-    with server(work, job_queue_size=str(batching.QUEUE), **netty) as record:
+    with server(work, job_queue_size=str(batching.QUEUE), number_of_netty_threads=str(batching.NETTY_THREADS)) as record:
         curves = {
             str(workers): asdict(
                 batching.curves(

@@ -37,7 +37,7 @@ class Poisoned(StepEngine):
         self.engine, self.slots = engine, engine.slots
         self.name, self.device, self.precision = engine.name, engine.device, engine.precision
         self.longest_item, self.longest_answer = engine.longest_item, engine.longest_answer
-        self.tokens, self.release = engine.tokens, engine.release
+        self.tokens, self.release = engine.tokens, engine.release  # type: ignore[method-assign]
         self.guilty: set[int] = set()  # slots whose steps fail
 
     def prefill(self, slot: int, item: Asked) -> Any:

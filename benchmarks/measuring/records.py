@@ -82,8 +82,13 @@ def _register(record: ServerRecord, info: ArchiveInfo, name: str) -> None:
     wishes: dict[str, int | str] = {"initial_workers": SETTING.workers, "threads": SETTING.threads}
     write_variant(info.path, archive, record.profile, wishes)
     with ManagementClient(record) as client:
-        sizes = {"batch_size": SETTING.batch_size, "max_batch_delay": SETTING.max_batch_delay}
-        client.register(archive.name, name=name, initial_workers=SETTING.workers, **sizes)
+        client.register(
+            archive.name,
+            name=name,
+            initial_workers=SETTING.workers,
+            batch_size=SETTING.batch_size,
+            max_batch_delay=SETTING.max_batch_delay,
+        )
         client.wait_ready(name, SETTING.workers)
 
 

@@ -37,8 +37,8 @@ class SlowTranslator(Translator):
         """The decoding steps of an output: its language, its tokens, its end."""
         return len(self.vocabulary.encode(text, LANGUAGE))
 
-    def predict(self, inputs: list[Row]) -> list[str]:
-        outputs = super().predict(inputs)
+    def predict(self, inputs: list[Row]) -> list[str]:  # type: ignore[override]
+        outputs: list[str] = super().predict(inputs)
         time.sleep(max(map(self.steps, outputs)) * (self.step_s + len(inputs) * self.row_s))
         return outputs
 

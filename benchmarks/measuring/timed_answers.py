@@ -72,7 +72,7 @@ def loaded(ask: Ask, clients: int, seconds: float) -> PieceReading:
         return time.perf_counter() - began
 
     took = run(all_clients())
-    first, whole = (sorted(1000 * one[i] for one in timed) for i in (0, 1))
+    first, whole = sorted(1000 * one.first_s for one in timed), sorted(1000 * one.whole_s for one in timed)
     numbers = [percentile(ordered, p) for ordered in (whole, first) for p in (50, 99)]
     return PieceReading(len(timed) / took, numbers[0], numbers[1], failed, first_p50_ms=numbers[2], first_p99_ms=numbers[3])
 

@@ -73,8 +73,8 @@ def render(root: Path, *, check: bool) -> int:
             page.write_text(new, "utf-8")
         elif comparable(old) != comparable(new):
             differing += 1
-            lines = [comparable(text).splitlines(keepends=True) for text in (old, new)]
-            sys.stdout.writelines(difflib.unified_diff(*lines, str(page.relative_to(root)), "its figures", n=0))
+            ours, theirs = (comparable(text).splitlines(keepends=True) for text in (old, new))
+            sys.stdout.writelines(difflib.unified_diff(ours, theirs, str(page.relative_to(root)), "its figures", n=0))
     if differing:
         print(f"{differing} page(s) are not what docs/figures says: {MEND}")
     return 1 if differing else 0

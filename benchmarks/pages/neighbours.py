@@ -16,7 +16,7 @@ LATE_MS = 1000  # beyond the quiet p99: said in the overview, too
 
 def harmed(row: Row) -> float:
     """The share of the innocents that were lost or answered wrongly."""
-    return (row["lost"] + row["wrong"]) / max(1, row["sent"])
+    return float((row["lost"] + row["wrong"]) / max(1, row["sent"]))
 
 
 def percent(share: float) -> str:

@@ -79,7 +79,7 @@ def resnet152(figures: Figures) -> str:
         at = STUDY_CLIENTS.index(clients)
         for size in (8, 16):
             theirs = PUBLISHED[size][at] / PUBLISHED[1][at]
-            line = [clients, size, f"{theirs:.2f}"]
+            line: list[Any] = [clients, size, f"{theirs:.2f}"]
             for system in ("stock", "slotwise-openvino-fp32"):
                 names = (f"{system}, batch {size}", f"{system}, batch 1")
                 found = ratio(*(cell[name]["rounds"] for name in names))

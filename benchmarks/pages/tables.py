@@ -30,7 +30,7 @@ def with_spread(rounds: Ratio | None) -> str | None:
 
 def each(rounds: Iterable[float] | None) -> str | None:
     """The rounds' answers a second."""
-    return rounds and " ".join(f"{value:.0f}" for value in rounds)
+    return " ".join(f"{value:.0f}" for value in rounds) if rounds else None
 
 
 def text_rows(figures: Figures) -> str:
