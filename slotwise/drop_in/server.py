@@ -165,14 +165,14 @@ async def _front(
     """Within, predictions are answered."""
     options = GatewayOptions(
         timeout_s=float(profile.response_timeout_s),
+        model_wait_s=backend.loaded.full_queue_s,
         queued=profile.job_queue_size,
         to_model=to_model,
         to_client=to_client,
         error_of=error_of,
     )
     gateway = Gateway(backend, options)
-    plain = build_app(gateway)
-    forward = DropInForward(gateway)
+    plain, forward = build_app(gateway), DropInForward(gateway)
     forward.versions = backend.loaded
     app = DropInEntrance(plain.app, forward, plain.checks)
     app.checks.append(TokenCheck(tokens))

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from slotwise.backends.catalog import ModelCard
-from slotwise.backends.interface import Backend
+from slotwise.backends.interface import Backend, BackendRequest
 from slotwise.backends.metric_labels import OTHER
 from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import KeyFile
@@ -49,10 +49,12 @@ class GatewayOptions:
 
     default_model: what /invocations asks; "": the only one. max_form_fields: a form of more is refused. trusted_proxies: those
     that say whose a request is. to_model, to_client: which headers go on, to the model and back. error_of: an error of
-    the server's or the handler's, as its client gets it.
+    the server's or the handler's, as its client gets it. model_wait_s: how long its model lets a request wait for its answer,
+    where that is longer than timeout_s.
     """
 
     timeout_s: float = 60.0
+    model_wait_s: Callable[[BackendRequest], float] = lambda request: 0.0
     max_memory_bytes: int = 0
     in_flight: int = 0
     queued: int = -1

@@ -83,8 +83,9 @@ class InferenceRequest(BackendRequest):
             raise Refused(404, "there is no such model")
         self.target = f"{PATH}{self.model}" + (f"/{version}" if version else "") + (f"?{query}" if query else "")
         if "x-deadline-ms" in headers:
-            self.client_deadline = _deadline(headers["x-deadline-ms"])
-            self.deadline = min(self.deadline, self.client_deadline)
+            self.client_deadline = min(self.client_deadline, _deadline(headers["x-deadline-ms"]))
+        by_model = time.monotonic() + self.gateway.options.model_wait_s(self)
+        self.deadline = min(max(self.deadline, by_model), self.client_deadline)
         headers["x-request-id"] = self.identity
         self.write_deadline()
         if length is not None:
@@ -126,13 +127,13 @@ class InferenceRequest(BackendRequest):
     async def read_body(self, receive: Receive, whole: bytes | None = None) -> None:
         """Read the whole body, before the deadline and within the limits. Raises Refused (413, 429, 504) or ClientGone.
 
-        whole: the body, where all of it has come.
+        It gets the front's own time, however long its model lets it wait. whole: the body, where all of it has come.
         """
         if whole is not None:
             self.hold(whole)
         else:
             try:
-                async with asyncio.timeout(max(self.left_s, 0)):
+                async with asyncio.timeout(max(min(self.left_s, self.gateway.options.timeout_s), 0)):
                     self.body = await self._read(receive)
             except TimeoutError:
                 raise Refused(504, "the deadline passed before the body had arrived", close=True) from None

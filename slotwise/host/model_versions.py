@@ -61,6 +61,19 @@ class ModelVersions(Collector):
         served = next(iter(self.by_name.get(name, {}).values()), None)
         return served is None or not (served.queue.workers or served.failure or served.asleep)
 
+    def response_timeout_s(self, request: BackendRequest) -> float:
+        """How long a worker may take for a request; 0 where there is no such model."""
+        with suppress(Refused):
+            return self.find(request.model, request.version).settings.response_timeout_s
+        return 0.0
+
+    def full_queue_s(self, request: BackendRequest) -> float:
+        """How long the last one of a full queue waits at most, where one worker takes one at a time; 0 as above."""
+        with suppress(Refused):
+            settings = self.find(request.model, request.version).settings
+            return (settings.job_queue_size + 1) * settings.response_timeout_s
+        return 0.0
+
     def piece_timeout_s(self, request: BackendRequest) -> float:
         """How long a piece may take, of a model that sends them unasked; 0 where it does not, or there is none."""
         with suppress(Refused):

@@ -108,7 +108,8 @@ async def serve(record: ServerRecord) -> None:
 @asynccontextmanager
 async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, tokens: Tokens) -> AsyncIterator[Gateway]:
     """Within, the front answers on the port for inference: what gateways answer, and by the same limits."""
-    options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=profile.job_queue_size)
+    wait_s, queued = backend.loaded.response_timeout_s, profile.job_queue_size
+    options = GatewayOptions(timeout_s=float(profile.response_timeout_s), queued=queued, model_wait_s=wait_s)
     gateway = Gateway(backend, options)
     gateway.observer = from_environment().observer(options.trusted_proxies, lambda: gateway.models)
     app = build_app(gateway)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +15,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 from slotwise.backends.catalog import UNKNOWN
 from slotwise.backends.exchange import AnsweredBy, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.local.model_settings import ModelSettings
+from slotwise.backends.management.bearer import Tokens
+from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.host import model_versions
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
+from slotwise.host.server import front
+from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import Profile
 
 from .test_served_model import settings  # noqa: F401  a fixture
 
@@ -115,3 +122,31 @@ def test_it_names_the_versions_that_are_not_the_default() -> None:
     backend = LocalBackend(ModelVersions(), anything, 1, lambda: lives)
     asyncio.run(backend.look(0))
     assert (backend.models, backend.others) == ({"m": lives[0], "n": lives[2]}, {("m", "1"): lives[1]})
+
+
+@pytest.mark.parametrize(
+    ("version", "own_s", "sent_s", "left_s"), [("2", 999, 999, 60), ("1", 999, 999, 4), ("2", 2, 999, 2), ("2", 9, 3, 3)]
+)
+def test_a_request_waits_as_long_as_its_own_version_may_take_and_its_client_waits(
+    settings: ModelSettings,  # noqa: F811
+    tmp_path: Path,
+    version: str,
+    own_s: float,
+    sent_s: float,
+    left_s: float,
+) -> None:
+    """The front's own time is 4 s. own_s: what the call says, as a gRPC call does. sent_s: what its header says."""
+    versions = {"1": Served(settings), "2": Served(replace(settings, version="2", response_timeout_s=60.0))}
+    record: Any = SimpleNamespace(ports=Ports.free())
+    backend = LocalBackend(ModelVersions({"m": versions}), record, 1, lambda: [])  # type: ignore[dict-item]
+
+    async def left() -> float:
+        async with front(backend, Profile(name="p", response_timeout_s=4), record, Tokens(tmp_path)) as gateway:
+            now = time.monotonic()
+            request = InferenceRequest("m", min(now + 4, now + own_s), gateway=gateway, client_deadline=now + own_s)
+            sent = str(int((time.time() + sent_s) * 1000)).encode()
+            named = {"headers": [(b"x-deadline-ms", sent)], "query_string": b"", "path_params": {"version": version}}
+            request.read_head(named)
+            return request.left_s
+
+    assert asyncio.run(left()) == pytest.approx(left_s, abs=1)

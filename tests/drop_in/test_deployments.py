@@ -25,6 +25,7 @@ from slotwise.profiles.ports import Ports
 from tests.drop_in.stores import archive, plain_store
 from tests.support.certificates import certificate
 from tests.support.deployments import OURS, Deployment, configured, deployed, environment
+from tests.support.torchserve_client import client_of
 from tests.support.waiting import until
 
 PROGRAM = [sys.executable, "-m", OURS]
@@ -432,6 +433,22 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
         assert asked(bare, "/predictions/waits", b"one").status_code == 200
         failed = asked(bare, "/predictions/waits", b"boom")
         assert failed.json() == {"code": 503, "type": "ServiceUnavailableException", "message": "Prediction failed"}
+
+
+def test_a_models_own_response_timeout_holds_and_to_wait_takes_nothing_of_it(place: Path, tmp_path: Path) -> None:
+    """The handler sleeps 2 s: longer than the server's second, and two that wait have to wait for longer than the model's 3."""
+    archive(tmp_path / "store", "waits", "waits")
+    settings = {"waits": {"1.0": {"defaultVersion": True, "marName": "waits.mar", "batchSize": 1, "responseTimeout": 3}}}
+    lines = (f"models={json.dumps(settings)}", "default_workers_per_model=1", "default_response_timeout=1")
+    options = ("--ncs", "--no-guard", "--models", "waits.mar")
+    with deployed(OURS, place, tmp_path / "store", lines, options) as one, ThreadPoolExecutor(3) as clients:
+        one.wait_ready("waits")
+        with client_of(one.ports, one.folder) as client:
+            by_grpc = clients.submit(client.ask, "Predictions", model_name="waits", input={"data": b"slow"})
+            statuses = clients.map(lambda _: asked(one, "/predictions/waits", b"slow").status_code, range(2))
+            assert ([*statuses], by_grpc.result().code) == ([200, 200], "OK")
+        soon = str(int((time.time() + 0.5) * 1000))
+        assert asked(one, "/predictions/waits", b"slow", x_deadline_ms=soon).status_code == 504
 
 
 def together(deployment: Deployment, clients: ThreadPoolExecutor, bodies: Sequence[bytes], described: bool = False) -> set[int]:

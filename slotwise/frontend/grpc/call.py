@@ -56,14 +56,14 @@ class Call:
         self.seen: SeenRequest | None = None
         self.identity = replies.request_id(_text(dict(self.headers).get(b"x-request-id", b""))) or replies.new_id()
         remaining = context.time_remaining()
-        self._ends_at = math.inf if remaining is None else time.monotonic() + remaining
-        self.deadline = min(time.monotonic() + timeout_s, self._ends_at)
+        self.client_deadline = math.inf if remaining is None else time.monotonic() + remaining
+        self.deadline = min(time.monotonic() + timeout_s, self.client_deadline)
 
     def part(self, number: int, timeout_s: float) -> Call:
         """One request of a call that has several, with an id and a deadline of its own. It is gone where the call is."""
         one = copy.copy(self)
         one.identity, one.seen, one.left = f"{self.identity}-{number}", None, lambda: None
-        one.deadline = min(time.monotonic() + timeout_s, self._ends_at)
+        one.deadline = min(time.monotonic() + timeout_s, self.client_deadline)
         return one
 
     def client(self, trusted: TrustedProxies) -> str:

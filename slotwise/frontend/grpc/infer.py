@@ -37,7 +37,8 @@ class Infer:
 
     async def reply(self, call: Call, data: bytes) -> bytes:
         """The ModelInferResponse to a ModelInferRequest. Raises Refused and ProtocolFault."""
-        whole, work = InferenceRequest("", call.deadline, gateway=self.gateway), self.gateway.large_work
+        whole = InferenceRequest("", call.deadline, gateway=self.gateway, client_deadline=call.client_deadline)
+        work = self.gateway.large_work
         try:
             whole.hold(data)
             del data

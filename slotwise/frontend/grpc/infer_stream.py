@@ -56,7 +56,8 @@ class _StreamedRequest(RequestOfStream):
     def __init__(self, stream: InferStream, call: Call, data: bytes) -> None:
         super().__init__(stream, call, data)
         self.identity = text_field(data, ID)[:LONGEST_ID]
-        self.whole = InferenceRequest("", call.deadline, gateway=self.service.gateway)
+        gateway = self.service.gateway
+        self.whole = InferenceRequest("", call.deadline, gateway=gateway, client_deadline=call.client_deadline)
         self.wants_end = False
 
     def leave(self) -> None:

@@ -100,7 +100,7 @@ class InferenceApi(TorchServeService):
         self, call: Call, data: bytes, pieces: PieceMessages | None = None, headers_of: HeadersOf = _no_sequence
     ) -> bytes | None:
         """The message of the answer; None where all of it is in `pieces`."""
-        request = InferenceRequest("", call.deadline, gateway=self.gateway)
+        request = InferenceRequest("", call.deadline, gateway=self.gateway, client_deadline=call.client_deadline)
         call.left = lambda: request.leave()
         try:
             request.hold(data)
