@@ -7,6 +7,7 @@ import errno
 import json
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -225,6 +226,18 @@ def test_a_new_token_voids_the_old_one_only_once_it_is_on_the_disk(tmp_path: Pat
     assert not tokens.opens("inference", old)
     written = json.loads((tmp_path / "key_file.json").read_text())
     assert {kind: key["key"] for kind, key in written.items()} == tokens.now
+
+
+def test_renewals_at_the_same_time_each_end_an_old_token_and_the_file_has_the_new_ones(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path, 3600.0)
+    with ThreadPoolExecutor(2) as both:
+        for _ in range(40):
+            before = dict(tokens.now)
+            list(both.map(tokens.renew, ("management", "inference")))
+            written = json.loads(tokens.file.read_text("utf-8"))
+            for kind in ("management", "inference"):
+                assert not tokens.opens(kind, f"Bearer {before[kind]}".encode())
+                assert tokens.opens(kind, f"Bearer {written[kind]['key']}".encode())
 
 
 def test_a_server_leaves_another_ones_tokens_alone(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import hmac
 import json
 import math
 import secrets
+import threading
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -32,13 +33,15 @@ class Tokens:
         self.file, self.lifetime_s = folder / "key_file.json", lifetime_s
         self.now: Mapping[str, str] = {kind: _new() for kind in KINDS}
         self._until: dict[str, float] = {}
+        self._one_by_one = threading.Lock()  # renewals come from threads
         self._made(*KINDS)
         if at_once:
             self.write()
 
     def write(self) -> None:
         """Write the file."""
-        self._set(self.now)
+        with self._one_by_one:
+            self._set(self.now)
 
     def remove(self) -> None:
         """Remove the file, unless it is another server's."""
@@ -57,13 +60,14 @@ class Tokens:
 
     def renew(self, kind: str) -> None:
         """Make a new token of this kind; the old one opens nothing from now on."""
-        before = dict(self._until)
-        self._made(kind)
-        try:
-            self._set({**self.now, kind: _new()})
-        except OSError:
-            self._until = before
-            raise
+        with self._one_by_one:
+            before = dict(self._until)
+            self._made(kind)
+            try:
+                self._set({**self.now, kind: _new()})
+            except OSError:
+                self._until = before
+                raise
 
     def _made(self, *kinds: str) -> None:
         """Tokens of these kinds are made now."""
