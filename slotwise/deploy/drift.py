@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from slotwise.server.record import Kind, ServerRecord
 
 Needs = Literal["scale", "restart"]
+WORKERS = ("initial_workers", "min_workers", "max_workers")
+ROWS_OF_THEIR_OWN = ("batch_size", "max_batch_delay_ms", "response_timeout_s", *WORKERS)  # of [registration]
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list
         ("response_timeout_s", old.response_timeout_s, new.response_timeout_s, "restart"),
     ]
     if kind == "slotwise":
-        rows += _by_load(live, old, new)
+        rows += _of_own_host(live, old, new)
     if not _scales_by_itself(new, kind, len(live.workers)):
         rows.append(("workers", len(live.workers), new.initial_workers, "scale"))
     if model.ran_another:
@@ -192,9 +194,9 @@ def _model(model: DeployedModel, old: Profile, new: Profile, kind: Kind) -> list
     return [Difference(live.name, live.version, key, observed, desired, needs) for key, observed, desired, needs in rows]
 
 
-def _by_load(live: LiveModel, old: Profile, new: Profile) -> list[tuple[str, Any, Any, Needs]]:
-    """What only our own host chooses by the load, and between which limits: those that were set by hand differ, too."""
-    by_host = ("linger", "latency_p99_ms", "workers_by_load")
+def _of_own_host(live: LiveModel, old: Profile, new: Profile) -> list[tuple[str, Any, Any, Needs]]:
+    """What only our own host reads, and between which limits it chooses workers by the load: set by hand, they differ, too."""
+    by_host = [key for key in Profile.section("registration") if key not in ROWS_OF_THEIR_OWN]
     rows: list[tuple[str, Any, Any, Needs]] = [(key, getattr(old, key), getattr(new, key), "restart") for key in by_host]
     limits = (live.batch_cost or {}).get("workers")
     if limits and new.workers_by_load != "off":

@@ -17,7 +17,7 @@ from slotwise.deploy import apply, drift
 from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
-from slotwise.profiles.profile import load_profile
+from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.record import ServerRecord
 
 PROFILE = load_profile("cpu", environ={}, cores=0)
@@ -101,10 +101,24 @@ def test_a_number_that_the_load_has_chosen_is_no_difference_and_limits_set_by_ha
     assert shown(held, wanted) == ["digits 1.0: min_workers 2 -> 1 (restart)", "digits 1.0: max_workers 2 -> 3 (restart)"]
     assert shown(ours, replace(declared(), kind="slotwise")) == [
         "digits 1.0: linger auto -> free (restart)",
-        "digits 1.0: latency_p99_ms 50.0 -> 0.0 (restart)",
         "digits 1.0: workers_by_load auto -> off (restart)",
+        "digits 1.0: latency_p99_ms 50.0 -> 0.0 (restart)",
         "digits 1.0: workers 3 -> 1 (scale)",
     ]
+
+
+OTHERS = {"linger": "exact", "workers_by_load": "advise", "min_workers": "2", "when_asleep": "refuse"}  # each other key: 5
+
+
+@pytest.mark.parametrize("key", Profile.section("registration"))
+def test_each_key_that_our_own_host_reads_differs_where_it_was_changed(key: str) -> None:
+    """The limits of the workers are read where these follow the load. Else what is there would pass for what is declared."""
+    before = {"workers_by_load": "auto", "max_workers": "3"} if key in ("min_workers", "max_workers") else {}
+    live = replace(LIVE, batch_cost={"workers": {"least": 1, "most": 3}} if before else None)
+    ours = replace(state(live, **before), record=replace(record(**before), kind="slotwise"))
+    wanted = replace(declared(**{**before, key: OTHERS.get(key, "5")}), kind="slotwise")
+    expected = ("workers", "scale") if key == "initial_workers" else (key, "restart")
+    assert [(one.key, one.needs) for one in drift.differences(ours, wanted)] == [expected]
 
 
 def test_what_was_set_for_a_run_differs_from_the_file() -> None:
