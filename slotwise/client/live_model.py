@@ -47,6 +47,7 @@ class LiveModel:
     known of whether batch-mates change an answer.
     failure: why it cannot become ready, where the server says so (Ray, Triton).
     batch_cost: what its batches cost, where the server learns that. stateful: its requests belong to sequences.
+    response_timeout: in seconds; None where the server does not say it (MMS).
     """
 
     name: str
@@ -67,6 +68,7 @@ class LiveModel:
     rows: str | None = None
     batch_cost: Mapping[str, Any] | None = None
     stateful: bool = False
+    response_timeout: int | None = None
 
     @property
     def asleep(self) -> bool:
@@ -106,6 +108,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         failure=str(answer.get("failure", "")),
         batch_cost=answer.get("batchCost"),
         stateful=bool(answer.get("stateful")),
+        response_timeout=answer.get("responseTimeout") if record.kind != "mms" else None,
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},
     )
 

@@ -71,12 +71,12 @@ class DeployedModel:
         return min(self.live.contents - {self.info.content}, default="") if self.info.content else ""
 
     def settings(self, started_with: Profile) -> dict[str, Any]:
-        """The settings that would register it again as it is."""
+        """The settings that would register it again as it is. started_with: the profile as it was for this model."""
         return {
             "batch_size": self.live.batch_size,
             "max_batch_delay": self.live.max_batch_delay,
             "initial_workers": len(self.live.workers),
-            "response_timeout": started_with.response_timeout_s,
+            "response_timeout": self.live.response_timeout or started_with.response_timeout_s,
         }
 
 

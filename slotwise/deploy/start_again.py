@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from slotwise.client.management import ManagementClient
-from slotwise.deploy.deploy import preloaded
+from slotwise.deploy.deploy import of_model, preloaded
 from slotwise.deploy.drift import DeployedModel, deployed
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
@@ -70,7 +70,8 @@ def _register(record: ServerRecord, models: list[DeployedModel], profile: Profil
     with ManagementClient(record) as client:
         for model in models if can_register else ():
             try:
-                client.register(model.info.path.name, name=model.live.name, **model.settings(profile))
+                own = of_model(model.info, profile, record.overrides, record.kind)
+                client.register(model.info.path.name, name=model.live.name, **model.settings(own))
             except SlotwiseError as error:
                 say(f"{model.live.name} is not registered again: {error.message}")
         for model in models:

@@ -29,13 +29,13 @@ Registration = Mapping[str, Any]  # `archive`, and the settings to register it w
 
 
 def registration_of(live: LiveModel, response_timeout: int | None) -> dict[str, Any]:
-    """What registers a model again as it is."""
+    """What registers a model again as it is. response_timeout: where the server does not say which it has."""
     return {
         "archive": live.archive.rpartition("/")[2],
         "batch_size": live.batch_size,
         "max_batch_delay": live.max_batch_delay,
         "initial_workers": len(live.workers),
-        "response_timeout": response_timeout,
+        "response_timeout": live.response_timeout or response_timeout,
     }
 
 

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.inspection import inspect
 from slotwise.client.live_model import live_model
 from slotwise.deploy import start_again, watchdog
+from slotwise.deploy.drift import DeployedModel
+from slotwise.deploy.takeover import registration_of
 from slotwise.deploy.watchdog import Watchdog
 from slotwise.profiles.ports import Ports
+from slotwise.profiles.profile import load_profile
 from slotwise.server.record import ServerRecord
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -132,6 +136,39 @@ def test_a_restart_says_where_the_archive_is_another_one_by_now(record: ServerRe
     assert (
         line == f"sums {now.version} serves another archive than it ran: sums.mar holds {now.content[:12]} now, not {'f' * 12}"
     )
+
+
+@pytest.mark.parametrize(("told", "expected"), [({"responseTimeout": 30}, 30), ({}, 900)])
+def test_a_restart_keeps_a_models_response_timeout(
+    record: ServerRecord, monkeypatch: pytest.MonkeyPatch, told: dict[str, int], expected: int
+) -> None:
+    """The one that the server says; where it says none (MMS), what the archive wishes and not what the server began with."""
+    registered = []
+
+    class Client:
+        def __init__(self, server: ServerRecord) -> None:
+            """Of any server."""
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            """Nothing."""
+
+        def wait_ready(self, *asked: object, **also: object) -> None:
+            """It is."""
+
+        def register(self, archive: str, **settings: object) -> None:
+            registered.append(settings["response_timeout"])
+
+    wishes = {"profiles": {"cpu": {"response_timeout_s": 900}}}
+    info = ArchiveInfo(Path("slow.mar"), 1, "", {"model": {"modelName": "slow", "modelVersion": "1.0"}}, wishes)
+    live = live_model({"modelName": "slow", "modelVersion": "1.0", "modelUrl": "slow.mar", **told}, record)
+    monkeypatch.setattr(start_again, "ManagementClient", Client)
+    profile = load_profile("cpu", environ={}, cores=0)
+    start_again._register(record, [DeployedModel(live, info)], profile, can_register=True, say=lambda said: None)
+    before = registration_of(live, 900)
+    assert (registered, before["response_timeout"]) == ([expected], expected)
 
 
 def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
