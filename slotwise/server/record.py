@@ -80,9 +80,11 @@ class ServerRecord(ProcessRecord):
     def effective_profile(self) -> Profile:
         """The profile that it was started with, overrides included, whatever has happened to the file since."""
         try:
-            return Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
+            profile = Profile.model_validate_json((self.state_dir / "profile.json").read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"what {self.name} was started with cannot be read", "stop and start it again") from error
+        chosen = {key: getattr(profile, key) for key in self.overrides if key in Profile.model_fields}
+        return profile.explicitly(chosen, f"what {self.name} was started with")
 
     def need_model_api(self, what: str) -> None:
         """Raise SlotwiseError where the server registers nothing while it runs. what: what cannot be done then."""

@@ -195,6 +195,19 @@ def test_a_long_path_gets_a_short_folder_for_the_sockets(where: str, tmp_path: P
     made.rmdir()
 
 
+@pytest.mark.parametrize(("overrides", "workers"), [({"initial_workers": "2"}, 2), ({}, 4)])
+def test_what_was_set_for_a_run_is_stronger_also_once_it_is_read_again(
+    tmp_path: Path, overrides: dict[str, str], workers: int
+) -> None:
+    """On Ray num_replicas are the workers, but for --set and WORKERS."""
+    (tmp_path / "many.toml").write_text("[ray]\nnum_replicas = 4\n")
+    served = load_profile(str(tmp_path / "many.toml"), overrides, {}, cores=0)
+    (tmp_path / "profile.json").write_text(served.model_dump_json())
+    again = replace(recorded(tmp_path, "run"), kind="ray", overrides=overrides).effective_profile()
+    assert (served.on("ray").initial_workers, again.on("ray").initial_workers) == (workers, workers)
+    assert again.model_dump() == served.model_dump()
+
+
 @pytest.mark.parametrize(("kind", "threads"), [("torchserve", "W-9000-digits_1.0"), ("mms", "W-9001-digits")])
 def test_a_dying_workers_last_words_are_its_models_own(tmp_path: Path, kind: str, threads: str) -> None:
     log = tmp_path / "logs" / "model_log.log"
