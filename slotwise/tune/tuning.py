@@ -16,6 +16,7 @@ from slotwise.bench.offline import BatchTiming
 from slotwise.deploy.deploy import of_model
 from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held, let_through
+from slotwise.profiles.auto_values import AUTO
 from slotwise.profiles.batch_delay import WHOLE_MS
 from slotwise.server.supervisor import HOSTS
 from slotwise.tune.finals import ROUNDS, Decision, figure, play
@@ -249,12 +250,12 @@ def space_of(record: ServerRecord, request: TuneRequest, cores: int) -> SearchSp
             raise SlotwiseError(
                 f"the server was started with --set {key}={fixed[key]}", "start it without, or leave --engines away"
             )
-    shared_by, threads = int(fixed.get("initial_workers", 1)), int(fixed.get("threads", 0))
+    profile, numbers = record.effective_profile(), [key for key in fixed if AUTO not in fixed[key]]  # "auto" fixes nothing
     return SearchSpace.of_machine(
         cores,
         request.goal.clients,
-        shared_by=shared_by,
-        threads=threads,
+        shared_by=profile.initial_workers if "initial_workers" in numbers else 1,
+        threads=profile.threads if "threads" in numbers else 0,
         engines=request.engines,
         oversubscribe=request.oversubscribe,
         kind=record.kind,

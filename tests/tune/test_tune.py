@@ -436,6 +436,21 @@ def test_a_final_in_which_nothing_could_be_served_is_no_target_not_met(
         tuning.tune(request, record, SimpleNamespace(), [], str, lambda trial: None)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "alike"),
+    [
+        ({"initial_workers": "auto"}, {}),
+        ({"threads": '"auto"'}, {}),
+        ({"initial_workers": "2", "threads": "1"}, {"shared_by": 2, "threads": 1}),
+    ],
+)
+def test_auto_fixes_no_number_of_workers_or_threads(overrides: dict[str, str], alike: dict[str, int]) -> None:
+    profile = load_profile("cpu", overrides, {}, cores=0)
+    record = SimpleNamespace(overrides=overrides, kind="slotwise", effective_profile=lambda: profile)
+    space = tuning.space_of(record, TuneRequest("digits", Goal(200.0, 4)), 4)  # type: ignore[arg-type]
+    assert list(space) == list(SearchSpace.of_machine(4, 4, kind="slotwise", **alike))
+
+
 def test_all_goes_on_with_the_next_model_where_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tuned(model: str, *_: object, **__: object) -> SimpleNamespace:
         if model == "first":
