@@ -114,9 +114,12 @@ class ManagementClient:
             raise SlotwiseError("Multi Model Server keeps one version of a model", "serve with --server torchserve")
         self._api.call(f"make {version} the default of {model}", "PUT", f"{self._path(model, version)}/set-default")
 
-    def scale(self, model: str, workers: int, version: str | None = None) -> None:
-        """Set the number of workers. Returns while they still start or stop."""
-        params = {"min_worker": workers, "max_worker": workers, "synchronous": "false"}
+    def scale(self, model: str, workers: int, version: str | None = None, most: int | None = None) -> None:
+        """Set the number of workers. Returns while they still start or stop.
+
+        most: where it follows the load, it does so between `workers` and this from now on.
+        """
+        params = {"min_worker": workers, "max_worker": workers if most is None else most, "synchronous": "false"}
         for attempt in range(SCALE_ATTEMPTS):
             try:
                 self._api.call(f"scale {model}", "PUT", self._path(model, version), params)

@@ -21,8 +21,8 @@ BACK_TIMEOUT_S = 60.0
 def scale(client: ManagementClient, model: str, workers: int, version: str | None = None, *, force: bool = False) -> LiveModel:
     """Give a model just so many workers and wait until they are READY.
 
-    Where that fails or is interrupted, it has as many as before again. Raises SlotwiseError where they do not fit (force: it
-    is tried all the same) or do not become READY.
+    Where that fails or is interrupted, it has as many as before again, and the limits of those that its load chooses. Raises
+    SlotwiseError where they do not fit (force: it is tried all the same) or do not become READY.
     """
     before = client.describe(model, version)
     if not force:
@@ -31,9 +31,15 @@ def scale(client: ManagementClient, model: str, workers: int, version: str | Non
         client.scale(model, workers, version)
         return client.wait_ready(model, workers, version=version)
     except BaseException:
+        limits = (before.batch_cost or {}).get("workers")  # between which its load chooses
+        ran = len(before.workers) if limits else before.min_workers
         with suppress(SlotwiseError):
-            client.scale(model, before.min_workers, version)
-            client.wait_ready(model, before.min_workers, version=version, timeout_s=BACK_TIMEOUT_S)
+            client.scale(model, ran, version)
+            try:
+                client.wait_ready(model, ran, version=version, timeout_s=BACK_TIMEOUT_S)
+            finally:
+                if limits:
+                    client.scale(model, limits["least"], version, most=limits["most"])
         raise
 
 

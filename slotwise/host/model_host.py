@@ -120,13 +120,15 @@ class OwnHost:
         shutil.rmtree(self._model_dir(model), ignore_errors=True)
 
     def scale(self, model: HostedModel) -> None:
-        """Give it its min_workers. Where they follow its load, they do so up to its max_workers from now on."""
+        """Give it its min_workers; where they follow its load, as many as now, up to its max_workers from now on."""
 
         async def scale() -> None:
-            served = self.loaded.find(model.name, model.version)
-            served.scale(model.min_workers)
+            served, workers = self.loaded.find(model.name, model.version), model.min_workers
             if chooser := self.loaded.by_load.get(served):
                 chooser.limit(model.min_workers, model.max_workers)
+                if not chooser.advise:
+                    workers = min(max(served.wanted, model.min_workers), model.max_workers)
+            served.scale(workers)
             self.loaded.changed += 1
 
         self._run(scale())

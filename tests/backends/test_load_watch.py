@@ -9,6 +9,7 @@ import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.host import load_watch, workers_by_load
 from slotwise.host.load_watch import LoadWatch
+from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.workers_by_load import WorkersByLoad
 from tests.backends.test_served_model import asked, settings
@@ -86,6 +88,19 @@ async def clients(served: ServedModel, count: int = 8) -> AsyncIterator[list[str
             group.create_task(client(i))
         yield wrong
         over.set()
+
+
+def test_new_limits_leave_the_number_that_the_load_has_chosen_alone_where_it_fits(settings: ModelSettings) -> None:
+    async def history() -> None:
+        async with following(settings, 8) as (served, chooser, loaded):
+            host: Any = OwnHost.__new__(OwnHost)
+            host.loaded, host.loop = loaded, asyncio.get_running_loop()
+            for limits, wanted in (((2, 2), 2), ((1, 8), 2), ((3, 8), 3), ((1, 1), 1)):
+                about = SimpleNamespace(name="m", version="1", min_workers=limits[0], max_workers=limits[1])
+                await asyncio.to_thread(host.scale, about)
+                assert (chooser.least, chooser.most, served.wanted) == (*limits, wanted)
+
+    asyncio.run(history())
 
 
 def test_of_two_models_each_has_its_share_of_the_cores_and_more_while_they_are_free(settings: ModelSettings) -> None:

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from slotwise.deploy.scaling import PYTHON_BYTES, check_scaling
+from slotwise.deploy.scaling import PYTHON_BYTES, check_scaling, scale
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.memory import free_bytes, total_bytes
 from slotwise.server.capacity import WORKERS_PER_CORE, Capacity
@@ -40,6 +42,27 @@ def test_a_containers_memory_counts_where_it_has_less_than_the_machine(tmp_path:
     (tmp_path / "memory.max").write_text("max\n")
     assert total_bytes(tmp_path) > free_bytes(tmp_path) > 1 << 20
     assert total_bytes(tmp_path / "none") > free_bytes(tmp_path / "none") > 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("batch_cost", "put_back"),
+    [({"workers": {"least": 1, "most": 8}}, [(3, None), (1, 8)]), ({}, [(2, None)]), (None, [(2, None)])],
+)
+def test_a_scale_that_fails_puts_back_the_limits_of_what_the_load_chooses(batch_cost: Any, put_back: list[Any]) -> None:
+    """Three workers run, by the load: the registration said two."""
+    calls = list[Any]()
+
+    def not_ready(model: str, workers: int, **asked: Any) -> None:
+        raise SlotwiseError(f"{model} does not become ready")
+
+    client: Any = SimpleNamespace(
+        describe=lambda *_: SimpleNamespace(name="m", workers=[None] * 3, min_workers=2, batch_cost=batch_cost),
+        scale=lambda model, workers, version, most=None: calls.append((workers, most)),
+        wait_ready=not_ready,
+    )
+    with pytest.raises(SlotwiseError, match="does not become ready"):
+        scale(client, "m", 5, force=True)
+    assert calls == [(5, None), *put_back]
 
 
 @pytest.mark.server

@@ -221,7 +221,9 @@ class ManagementApi:
             if seen.failure:
                 what = f"Failed to start workers for model {model.name} version: {model.version}"
                 raise ApiError(500, "InternalServerException", f"{what}: {seen.failure}")
-            if sum(worker.status in ("READY", "ASLEEP") for worker in seen.workers) == model.min_workers == len(seen.workers):
+            ready = sum(worker.status in ("READY", "ASLEEP") for worker in seen.workers)
+            most = model.max_workers if "workers" in (seen.batch_cost or {}) else model.min_workers  # where its load chooses
+            if model.min_workers <= ready == len(seen.workers) <= most:
                 return web.json_response({"status": done})
             await asyncio.sleep(0.2)
         raise ApiError(408, "RequestTimeoutException", f"the workers of {model.name} are not ready yet")
