@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import math
 import os
 import statistics
@@ -156,7 +155,7 @@ class Load:
             async with asyncio.timeout(ANSWER_S):
                 reply = await connection.ask(sent.request)
             failed = "poisoned" if sent.answer is None else "lost"
-            kind = failed if reply.status != 200 else "right" if json.loads(reply.body) == sent.answer else "wrong"
+            kind = failed if reply.status != 200 else "right" if reply.body.strip() == str(sent.answer).encode() else "wrong"
         except (OSError, ValueError) as error:
             say(f"lost: {error!r}")
             kind = "lost"

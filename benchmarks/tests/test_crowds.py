@@ -12,13 +12,17 @@ import pytest
 
 from benchmarks.measuring import adversaries as troubled
 from benchmarks.measuring import day, loads
+from benchmarks.measuring import fairness as fairness_of
 from benchmarks.measuring.adversaries import KEPT_S, TARGET_MS, Judged, Load, Sent, _p99_ms, back_s
 from benchmarks.measuring.fairness import verdict
 from benchmarks.measuring.priced import Priced, Row
 from benchmarks.measuring.rounds import Reading
 from benchmarks.pages import crowds
 from benchmarks.pages.crowds import adversaries, fairness
-from slotwise.bench.http_connection import HttpReply
+from slotwise.bench import load_tools
+from slotwise.bench.bodies import RequestBody
+from slotwise.bench.http_connection import HttpReply, Target
+from slotwise.bench.load import LoadResult
 from slotwise.bench.offline import LinearTime
 from slotwise.profiles.profile import load_profile
 
@@ -35,6 +39,14 @@ def test_a_crowd_may_cost_half_as_much_again_and_a_full_batch() -> None:
         assert not verdict([{**each, "beside": {**each["beside"], **broken}} for each in rounds])["held"]
     row = {"model": "m", "batch_size": 16, **found}
     assert "| m | 16 | 30 | 8 | 10 | 8 | 45 | 45 | yes | 0 |" in fairness({"fairness": {"rows": [row]}})
+
+
+def test_many_of_whom_some_fail_are_not_measured_again_beside_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = LoadResult(512, None, 1.0, 1000, 960.0, *[1.0] * 5, 0.0, 0.0, 0.0, {"not 2xx": 40})
+    monkeypatch.setattr("shutil.which", lambda tool: tool)
+    monkeypatch.setattr(load_tools, "_wrk", lambda target, bodies, plan, folder: counts)
+    monkeypatch.setattr("slotwise.bench.load.measure", None)
+    assert fairness_of._many(Target("http://127.0.0.1:1/", {}), RequestBody(b"x"), 1.0) is counts
 
 
 def test_the_target_is_kept_from_the_last_late_answer_on() -> None:
@@ -112,6 +124,8 @@ def test_a_days_requests_are_the_same_for_every_system() -> None:
 
 
 def test_who_gets_no_answer_is_lost_also_at_the_end_and_also_with_poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[bytes] = []
+
     class Silent:
         def __init__(self, target: object) -> None:
             pass
@@ -119,7 +133,7 @@ def test_who_gets_no_answer_is_lost_also_at_the_end_and_also_with_poison(monkeyp
         async def ask(self, request: bytes) -> HttpReply:
             if request:
                 await asyncio.sleep(3600)
-            return HttpReply(503, {}, b"")
+            return HttpReply(200 if answers else 503, {}, b"".join(answers))
 
         def close(self) -> None:
             pass
@@ -136,6 +150,9 @@ def test_who_gets_no_answer_is_lost_also_at_the_end_and_also_with_poison(monkeyp
     monkeypatch.setattr(troubled, "ANSWER_S", 0.2)
     assert asyncio.run(load(b"silent", 1)) == asyncio.run(load(b"silent", None)) == asyncio.run(load(b"", 1)) == {"lost"}
     assert asyncio.run(load(b"", None)) == {"poisoned"}
+    for body, answer, kind in ((b"1", 1, "right"), (b"2", 1, "wrong"), (b"<html>", 1, "wrong"), (b"1", None, "wrong")):
+        answers[:] = [body]
+        assert asyncio.run(load(b"", answer)) == {kind}
     assert _p99_ms([Judged(1.0, 0.01, "right"), Judged(12.0, 10.0, "lost")], 0, 3) == math.inf
 
 
