@@ -39,6 +39,8 @@ class DeployedArchives:
         self.allowed = [one.strip() for one in configuration.text("allowed_urls").split(",") if one.strip()]
         self._one_at_a_time = threading.Lock()
         self._coming = set[str]()  # the names of what is being downloaded
+        self._downloads = set[Path]()
+        self._mine = threading.local()  # path: what was downloaded for what this thread was asked last
         folder.mkdir(exist_ok=True)
 
     def all(self) -> list[str]:
@@ -48,9 +50,23 @@ class DeployedArchives:
 
     def served(self, archive: str) -> ArchiveInfo:
         """The archive that a registration names, as it is to be served. Raises ApiError or SlotwiseError."""
-        path = self._downloaded(archive) if _is_url(archive) else self._stored(archive)
+        self._mine.path = None
+        if _is_url(archive):
+            self._mine.path = self._downloaded(archive)
+        path = self._mine.path or self._stored(archive)
         with self._one_at_a_time:
             return self._served(path)
+
+    def not_registered(self) -> None:
+        """What this thread was asked for last is not served after all: what was downloaded for it goes."""
+        if (path := getattr(self._mine, "path", None)) is not None:
+            self.unused(path.name)
+
+    def unused(self, archive: str) -> None:
+        """No model is of this archive any more: it goes where it was downloaded, so that its URL can be registered again."""
+        if (path := self.store / archive) in self._downloads:
+            self._downloads.discard(path)
+            path.unlink(missing_ok=True)
 
     def _served(self, path: Path) -> ArchiveInfo:
         made = self.folder / path.name
@@ -107,6 +123,7 @@ class DeployedArchives:
             self._coming.add(name)
         try:
             digest = download(url, target)
+            self._downloads.add(target)
         finally:
             self._coming.discard(name)
         log.info("downloaded %s from %s: SHA-256 %s", name, shown(url), digest)

@@ -143,9 +143,9 @@ class DropInModels(ModelTable):
 
     def every(self) -> Iterator[tuple[HostedModel, bool]]:
         """Every version of every model, and whether it is the default one."""
-        for model in self.all():
-            for version in self.versions(model.name):
-                yield version, version is model
+        for _, versions in sorted(self._models.items()):
+            default = next(iter(versions.values()))
+            yield from ((version, version is default) for version in versions.values())
 
     def save(self, occasion: Occasion) -> None:
         """Write a snapshot, where there are any."""
@@ -157,16 +157,22 @@ class DropInModels(ModelTable):
 
     def register(self, archive: str, name: str | None = None, *, at_start: bool = False, **settings: Any) -> HostedModel:
         """See ModelTable."""
-        model = super().register(archive, name, at_start=at_start or self._starting, **settings)
+        try:
+            model = super().register(archive, name, at_start=at_start or self._starting, **settings)
+        except BaseException:
+            self.source.not_registered()
+            raise
         log.info("Model %s loaded.", model.name)
         self.save("snapshot")
         return model
 
     def unregister(self, name: str, version: str | None) -> None:
         """See ModelTable; one whose end fails is gone from the snapshot, too."""
-        before = self._models
+        before, going = self._models, self.get(name, version)
         try:
             super().unregister(name, version)
+            if all(one.archive != going.archive for one, _ in self.every()):
+                self.source.unused(going.archive)
             log.info("Model %s unregistered.", name)
         finally:
             if self._models is not before:

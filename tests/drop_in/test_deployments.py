@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -364,6 +365,12 @@ def test_an_archive_by_url_comes_only_from_an_allowed_one_and_by_no_detour(place
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 200
             assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 500
             assert sorted(file.name for file in own.iterdir()) == ["echo.mar"]
+            assert deployment.call("DELETE", "/models/echo").status_code == 200
+            assert deployment.call("POST", "/models", url=f"{address}/echo.mar").status_code == 200
+            (store / "echoes.mar").write_bytes(b"<html>")
+            assert deployment.call("POST", "/models", url=f"{address}/echoes.mar").status_code == 400
+            shutil.copy(store / "headers.mar", store / "echoes.mar")
+            assert deployment.call("POST", "/models", url=f"{address}/echoes.mar").status_code == 200
             digest = re.compile(r"downloaded echo\.mar .* SHA-256 [0-9a-f]{64}")
             until(lambda: digest.search(deployment.printed()), "the digest is in no log")
 
