@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -60,7 +61,8 @@ class LineFile:
     def _complain(self, error: OSError) -> None:
         if not self._complained:
             self._complained = True
-            sys.stderr.write(f"{self.path} cannot be written: {error.strerror or error}\n")
+            with suppress(OSError, ValueError):  # what it writes to may be full, too
+                sys.stderr.write(f"{self.path} cannot be written: {error.strerror or error}\n")
 
 
 def _taken(lines: deque[str]) -> str:

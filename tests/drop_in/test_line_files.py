@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import re
+import sys
 import threading
 from pathlib import Path
+
+import pytest
 
 from slotwise.drop_in.line_files import LineFile, LogFiles
 
@@ -57,3 +61,19 @@ def test_nobody_who_reads_the_output_stops_nothing(tmp_path: Path) -> None:
     out.close()
     files.print("nobody reads this")
     assert (tmp_path / "ts_log.log").exists()
+
+
+def test_a_full_disk_does_not_end_the_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    (tmp_path / "a.log").symlink_to("/dev/full")
+    file = LineFile(tmp_path / "a.log")
+    file.write("lost")
+    file.flush()
+    (tmp_path / "a.log").unlink()
+    file.write("there is room again")
+    file.flush()
+    assert (tmp_path / "a.log").read_text() == "there is room again\n"
