@@ -23,6 +23,7 @@ from slotwise.profiles.profile import Profile, load_profile
 from slotwise.profiles.server_logs import log4j2
 
 DEFAULT = "cpu"  # the profile that the project's config.properties shows
+RENDERED = "`slotwise profile render`"  # stands in the header of what is rendered here
 HEADER = """\
 # The profile {name}, rendered from profiles/{name}.toml by `slotwise profile render`: change it there.
 # In the project's folder: torchserve --start --ts-config {file}
@@ -166,8 +167,14 @@ def drifted(root: Path) -> list[str]:
 
 
 def write(root: Path) -> list[str]:
-    """Write the committed files that are not up to date, all or none; returns their paths."""
+    """Write the committed files that are not up to date, all or none; returns their paths.
+
+    Raises SlotwiseError where somebody's own config.properties is in its place.
+    """
     changed = {path: text for path, text in rendered_files(root).items() if not _holds(root / path, text)}
+    own = root / "config.properties"
+    if own.name in changed and own.exists() and RENDERED not in own.read_text("utf-8", "replace")[:1000]:
+        raise SlotwiseError(f"{own} was not rendered from a profile", "move it away first, or render in another folder")
     write_together({root / path: text for path, text in changed.items()})
     return list(changed)
 

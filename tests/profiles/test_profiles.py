@@ -218,6 +218,14 @@ def test_the_committed_files_are_what_the_profiles_render_to() -> None:
     assert names <= set(render.committed_files())
 
 
+def test_render_leaves_somebody_elses_config_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.properties").write_text("inference_address=http://127.0.0.1:9000\n")
+    with pytest.raises(SlotwiseError, match="was not rendered from a profile"):
+        render.write(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.properties"]
+
+
 def test_render_writes_and_check_finds_what_drifts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "profiles").mkdir()
