@@ -82,4 +82,5 @@ constraints: ## write constraints.txt anew: the newest versions that fit togethe
 	@PYTHON="$(or $(PYTHON),python3)" scripts/setup.sh constraints
 
 clean: ## forget what was trained and built (not the environment)
-	@rm -rf .slotwise/cache model_store/*.mar model_store/*.report.json
+	@rm -rf .slotwise/cache
+	@for report in model_store/*.report.json; do rm -f "$$report" "$${report%.report.json}.mar"; done # others' archives stay
