@@ -206,9 +206,8 @@ class _LoadRun:
             await asyncio.sleep(0.01)  # do not ask a server that is gone a million times a second
         batch_size, decode_ms, inference_ms = (_number(headers.get(f"x-{name}", "")) for name in HANDLER_HEADERS)
         finished_s = self.now()
-        latency_s = finished_s - due_s
         self.samples.append(
-            RequestSample(status, body.bad, finished_s, latency_s, late_s, int(batch_size), decode_ms, inference_ms)
+            RequestSample(status, body.bad, finished_s, finished_s - due_s, late_s, int(batch_size), decode_ms, inference_ms)
         )
 
     async def _tick(self) -> None:
@@ -259,11 +258,7 @@ def _after_warm_up(samples: Sequence[RequestSample], plan: LoadPlan) -> list[Req
 
 
 def _window(counted: Sequence[RequestSample], plan: LoadPlan) -> tuple[float, float]:
-    """From when until when answers count for the throughput, in seconds since the start.
-
-    A closed loop that ends after some seconds: those seconds. A number of requests: from the first to the last answer. A
-    rate: from the end of the warm-up to the last answer.
-    """
+    """From when until when answers count for the throughput; a closed loop's that ends after some seconds in just those."""
     if plan.rate is None and plan.requests is None and plan.seconds:
         return plan.warm_up_s, plan.warm_up_s + plan.seconds
     began_s = plan.warm_up_s if plan.requests is None else min((s.began_s for s in counted), default=plan.warm_up_s)
@@ -271,11 +266,7 @@ def _window(counted: Sequence[RequestSample], plan: LoadPlan) -> tuple[float, fl
 
 
 def share(began_s: float, ended_s: float, from_s: float, until_s: float) -> float:
-    """How much of the time from `began_s` to `ended_s` lies between `from_s` and `until_s`, 0 to 1.
-
-    An answer that takes long and lies across an end of what is measured counts by its share: counted as a whole, or not at
-    all, it would make a slow server look up to an answer a client faster or slower.
-    """
+    """How much of an answer's time lies in what is measured, 0 to 1: counted whole it would make a slow server look faster."""
     if ended_s <= began_s:
         return float(from_s <= ended_s <= until_s)
     return max(0.0, min(ended_s, until_s) - max(began_s, from_s)) / (ended_s - began_s)
