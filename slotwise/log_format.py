@@ -12,6 +12,7 @@ from typing import Any, Literal, TextIO
 LogFormat = Literal["text", "json"]
 VARIABLE, ACCESS_VARIABLE = "SLOTWISE_LOG_FORMAT", "SLOTWISE_ACCESS_LOG"  # for the processes that a command starts
 REMEMBER_VARIABLE = "SLOTWISE_REMEMBER"
+VARIABLES = (VARIABLE, ACCESS_VARIABLE, REMEMBER_VARIABLE)
 
 
 def iso(unix_s: float) -> str:

@@ -8,6 +8,7 @@ without losing a request (slotwise.frontend.rollout.swap). Both ways read before
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,8 @@ def start_ready(
     profile, models = desired.profile, _preloaded(desired, registrations)
     names = list(dict.fromkeys(model.info.name for model, _ in registrations))
     say(f"starting {desired.kind} with the profile {profile.name}")
+    for variable, value in state.record.logged.items():  # it writes its logs as before
+        os.environ.setdefault(variable, value)
     record = lifecycle.start(
         name,
         desired.kind,

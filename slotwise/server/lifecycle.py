@@ -28,6 +28,7 @@ from slotwise import interrupts
 from slotwise.errors import MMS, SlotwiseError, pip_install
 from slotwise.files import project
 from slotwise.interrupts import held, let_through
+from slotwise.log_format import VARIABLES
 from slotwise.profiles.ports import Ports, check_free
 from slotwise.profiles.render import registrable
 from slotwise.server import supervisor
@@ -136,6 +137,7 @@ def start(
             run_id=run_id,
             shares=dict(shares or {}),
             cluster=cluster,
+            logged={name: os.environ[name] for name in VARIABLES if name in os.environ},
         )
         try:
             record.save()  # whoever is killed from here on leaves nothing that the next start or stop does not find

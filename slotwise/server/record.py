@@ -25,7 +25,7 @@ class ServerRecord(ProcessRecord):
 
     overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
     tmp_dir: the server's own TMPDIR and TEMP. cluster: the address of the Ray that it joined, "" for its own.
-    stopping: somebody stops it, so that it may be silent.
+    stopping: somebody stops it, so that it may be silent. logged: the variables that say how it writes its logs.
     """
 
     kind: Kind
@@ -39,6 +39,7 @@ class ServerRecord(ProcessRecord):
     shares: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
     stopping: bool = False
+    logged: dict[str, str] = field(default_factory=dict)
 
     @property
     def inference_url(self) -> str:
