@@ -19,6 +19,7 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.management.api import ManagementApi, PlainCall
 from slotwise.backends.management.models import HostedModel
 from slotwise.drop_in import own_host
+from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.model_table import DropInModels
 from slotwise.drop_in.own_host import DropInHost
@@ -57,8 +58,8 @@ async def hosting(
     loaded = ModelVersions(patience_s=patience_s)
     host: Any = OwnHost(loaded, record(folder, "slotwise"), 0)
     nobody: Any = None
-    snapshots = Snapshots(folder / "config", {})
-    table = DropInModels(host, Configuration({"model_store": str(folder)}), nobody, nobody, snapshots)
+    snapshots, configuration = Snapshots(folder / "config", {}), Configuration({"model_store": str(folder)})
+    table = DropInModels(host, configuration, nobody, DeployedArchives(configuration, folder / "archives"), snapshots)
     for name in names:
         served = ServedModel(dataclasses.replace(settings, name=name))
         served.scale(1)
