@@ -61,7 +61,7 @@ class CanaryShare:
         while True:
             status = self._status()
             loads = [load for load in (status or {"models": []})["models"] if load["name"] == model]
-            left = sum(load["in_flight"] + load["queued"] for load in loads)
+            left = sum(load["chosen"] for load in loads)
             if not left:
                 return
             if time.monotonic() > deadline:

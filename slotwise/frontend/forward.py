@@ -19,6 +19,7 @@ from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
 from slotwise.frontend.admission.large_work import LARGE_BYTES
+from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.events.asgi_events import AsgiEvents
 from slotwise.frontend.events.event_stream import EventClient, EventStream
@@ -192,7 +193,14 @@ class Forward:
 
     async def _ask(self, request: InferenceRequest, receive: Receive) -> BackendAnswer:
         """Wait for a place, then ask the backend."""
-        limit = request.traffic.limit
+        traffic = request.traffic
+        traffic.chosen += 1
+        try:
+            return await self._placed(request, traffic.limit, receive)
+        finally:
+            traffic.chosen -= 1
+
+    async def _placed(self, request: InferenceRequest, limit: ConcurrencyLimit, receive: Receive) -> BackendAnswer:
         if request.placed_in is limit:
             return await self._answered(request)
         turn = limit.admit(request.sender, request.left_s, request.weight, request.priority)

@@ -67,6 +67,7 @@ class ModelTraffic:
         self.repeatable = repeatable
         self.outcomes = Outcomes()
         self.answered = False  # a request, since the backend was looked at
+        self.chosen = 0  # requests that this model itself is to answer, not an archive that a roll-out tries in its place
 
     def fit(self, model: LiveModel) -> None:
         """Resize the limit to the model's batches and workers."""
@@ -82,6 +83,7 @@ class ModelTraffic:
         return {
             "in_flight": limit.running,
             "queued": limit.queued,
+            "chosen": self.chosen,
             "in_flight_max": limit.in_flight_max,
             "queue_max": limit.queue_max,
         }
