@@ -18,8 +18,8 @@ from slotwise.backends.exchange import CLIENT_GONE, AnsweredBy, RawHeaders
 from slotwise.backends.interface import BackendAnswer, Refused
 from slotwise.backends.request_way import NO_BATCH, BatchWork
 from slotwise.frontend import replies
-from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
+from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone, Receive
 from slotwise.frontend.events.asgi_events import AsgiEvents
 from slotwise.frontend.events.event_stream import EventClient, EventStream
