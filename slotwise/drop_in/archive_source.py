@@ -11,6 +11,7 @@ import re
 import shutil
 import threading
 import zipfile
+from collections.abc import Collection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -57,9 +58,10 @@ class DeployedArchives:
         with self._one_at_a_time:
             return self._served(path)
 
-    def not_registered(self) -> None:
-        """What this thread was asked for last is not served after all: what was downloaded for it goes."""
-        if (path := getattr(self._mine, "path", None)) is not None:
+    def not_registered(self, used: Collection[str]) -> None:
+        """What this thread was asked for last is not served after all: what was downloaded for it goes, unless it is used."""
+        path = getattr(self._mine, "path", None)
+        if path is not None and path.name not in used:
             self.unused(path.name)
 
     def unused(self, archive: str) -> None:

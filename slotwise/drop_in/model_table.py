@@ -160,7 +160,7 @@ class DropInModels(ModelTable):
         try:
             model = super().register(archive, name, at_start=at_start or self._starting, **settings)
         except BaseException:
-            self.source.not_registered()
+            self.source.not_registered({one.archive for one, _ in self.every()})
             raise
         log.info("Model %s loaded.", model.name)
         self.save("snapshot")
