@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from slotwise.worker.answer import Answer
 from slotwise.worker.environment.settings import Settings
@@ -30,12 +31,14 @@ from slotwise.worker.slot_errors import ModelFault, SlotError, StageFault
 FOLDER = "stages"
 MOST_PARTS = 256  # of one item
 
-# A body, its headers, a number that all bodies of one request have (without one each body is a request), and its query.
-Asked = (
-    tuple[bytes, Mapping[str, str]]
-    | tuple[bytes, Mapping[str, str], int]
-    | tuple[bytes, Mapping[str, str], int, Mapping[str, str]]
-)
+
+class Asked(NamedTuple):
+    """What the first stage is asked. number: one that all bodies of a request have; without it each body is a request."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    number: int | None = None
+    query: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,8 @@ class StageChain:
         self.until = math.inf  # when the call that runs has to be over
         self.name = "+".join(str(getattr(pipeline.handler.engine, "name", "own")) for pipeline in self.pipelines)
 
-    def __call__(self, items: Sequence[Asked], until: float = math.inf) -> list[Any]:
-        """b items to b outputs: a list of {"answer": ...} or {"error": ...} an item, or its SlotError.
+    def __call__(self, items: Sequence[tuple[Any, ...]], until: float = math.inf) -> list[Any]:
+        """b items, each as Asked has it, to b outputs: a list of {"answer": ...} or {"error": ...} an item, or its SlotError.
 
         Where the first stage makes several items of one, it is a list of such lists.
 
@@ -76,9 +79,9 @@ class StageChain:
         """
         self._check_alive()
         self.until = min(time.monotonic() + self.whole_s * 3 / 4, until + self.whole_s / 4)
-        queries = [item[3] if len(item) > 3 else {} for item in items]
-        requests = [Request(item[0], Headers(item[1]), str(i), query=queries[i]) for i, item in enumerate(items)]
-        answers = self._answers(0, requests, [item[2] if len(item) > 2 else i for i, item in enumerate(items)])
+        asked = [Asked(*item) for item in items]
+        requests = [Request(one.body, Headers(one.headers), str(i), query=one.query) for i, one in enumerate(asked)]
+        answers = self._answers(0, requests, [i if one.number is None else one.number for i, one in enumerate(asked)])
         self._check_alive()
         return answers
 
