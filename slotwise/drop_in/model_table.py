@@ -147,6 +147,9 @@ class DropInModels(ModelTable):
             default = next(iter(versions.values()))
             yield from ((version, version is default) for version in versions.values())
 
+    def _archives(self) -> set[str]:
+        return {one.archive for one, _ in self.every()}
+
     def save(self, occasion: Occasion) -> None:
         """Write a snapshot, where there are any."""
         if self.snapshots is not None and not self._starting:
@@ -160,7 +163,7 @@ class DropInModels(ModelTable):
         try:
             model = super().register(archive, name, at_start=at_start or self._starting, **settings)
         except BaseException:
-            self.source.not_registered({one.archive for one, _ in self.every()})
+            self.source.not_registered(self._archives())
             raise
         log.info("Model %s loaded.", model.name)
         self.save("snapshot")
@@ -171,11 +174,11 @@ class DropInModels(ModelTable):
         before, going = self._models, self.get(name, version)
         try:
             super().unregister(name, version)
-            if all(one.archive != going.archive for one, _ in self.every()):
-                self.source.unused(going.archive)
             log.info("Model %s unregistered.", name)
         finally:
             if self._models is not before:
+                if going.archive not in self._archives():
+                    self.source.unused(going.archive)
                 self.save("snapshot")
 
     def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
