@@ -11,7 +11,7 @@ import httpx
 from benchmarks.comparison.parts import Part
 from benchmarks.comparison.systems import Http, ModelServer, Raw
 from benchmarks.measuring.rounds import Cell, Reading
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 

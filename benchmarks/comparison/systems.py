@@ -26,7 +26,7 @@ from slotwise.archive.inspection import inspect
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import HttpReply, Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import of_model
 from slotwise.profiles.ports import Ports

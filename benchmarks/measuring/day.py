@@ -23,6 +23,7 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Connection, Target, run
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.offline import LinearTime
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
@@ -153,7 +154,7 @@ async def _sent(callers: Sequence[Callers], arrivals: Sequence[Sequence[Arrival]
 def known(work: Path, infos: Sequence[ArchiveInfo], seconds: float) -> Day:
     """The day for what this machine can answer."""
     with server(work, "slotwise") as record, served(record, infos[0], FIRST) as target:
-        plan = load.LoadPlan(CLIENTS, min(CAPACITY_S, seconds), warm_up_s=2.0)
+        plan = LoadPlan(CLIENTS, min(CAPACITY_S, seconds), warm_up_s=2.0)
         return Day(infos, seconds, load.measure(target, examples(str(infos[0].path)), plan).req_s)
 
 

@@ -26,7 +26,7 @@ from benchmarks.measuring.timed_answers import PieceReading, rows
 from slotwise.bench import stream_load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target, run
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy

@@ -20,7 +20,8 @@ from slotwise.archive.inspection import inspect
 from slotwise.bench import load_tools
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Target, run
-from slotwise.bench.load import LoadPlan, LoadResult, percentile
+from slotwise.bench.load import LoadResult, percentile
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.offline import LinearTime
 from slotwise.client.live_model import LiveModel
 from slotwise.client.management import ManagementClient

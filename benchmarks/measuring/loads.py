@@ -21,6 +21,7 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load
 from slotwise.bench.bodies import examples
 from slotwise.bench.http_connection import Target
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration
@@ -99,7 +100,7 @@ class ModelUnderLoads:
 
     def reading(self, target: Target, constant: ConstantLoad, seconds: float, warm_up_s: float) -> Reading:
         """Answers within the target a second, and the waits."""
-        plan = load.LoadPlan(constant.clients, seconds, warm_up_s=warm_up_s)
+        plan = LoadPlan(constant.clients, seconds, warm_up_s=warm_up_s)
         if constant.share:
             plan = replace(plan, rate=constant.share * self.capacity)
         found = load.measure(target, self.bodies, plan)

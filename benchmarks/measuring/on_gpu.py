@@ -34,7 +34,7 @@ from slotwise.archive.local_model import LocalModel
 from slotwise.bench import load, offline
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.deploy.deploy import deploy, registration

@@ -15,7 +15,7 @@ from benchmarks.measuring.servers import built
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody, examples
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, TORCHSERVE, deployed

@@ -10,7 +10,7 @@ import psutil
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 

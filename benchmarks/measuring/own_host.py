@@ -15,7 +15,7 @@ from benchmarks.measuring.servers import built, server
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load, load_tools
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.inference import auth_headers
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process

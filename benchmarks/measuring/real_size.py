@@ -25,7 +25,8 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load, offline
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan, LoadResult, percentile
+from slotwise.bench.load import LoadResult, percentile
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.console import say
 from slotwise.errors import SlotwiseError

@@ -15,7 +15,7 @@ from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody, examples, with_records
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from slotwise.files import project
 from slotwise.frontend.process import GatewayRecord

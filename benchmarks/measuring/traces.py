@@ -20,7 +20,7 @@ from benchmarks.measuring.servers import built, server
 from benchmarks.measuring.spent import cpu_s
 from slotwise.bench import load, load_tools
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 from slotwise.frontend.listening import bound

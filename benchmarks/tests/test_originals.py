@@ -13,7 +13,8 @@ import pytest
 from benchmarks.measuring.on_triton import BEFORE, CLIENTS, DELAYS_US, INSTANCES, TUNED, in_grid
 from benchmarks.measuring.real_size import within
 from benchmarks.pages.originals import NOT_MEASURED, TABLES
-from slotwise.bench.load import LoadPlan, LoadResult, RequestSample, summary
+from slotwise.bench.load import LoadResult, RequestSample, summary
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.errors import SlotwiseError
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting

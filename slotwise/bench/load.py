@@ -20,6 +20,7 @@ from typing import Any
 
 from slotwise.bench.bodies import RequestBody, deck
 from slotwise.bench.http_connection import Connection, Target, run
+from slotwise.bench.load_plan import LoadPlan, after_warm_up, share, window
 
 BUSY = 0.9  # of one core: a client that is this busy is the limit
 LATE_MS = 10.0  # an open-loop client that sends its requests this much too late (median) is the limit
@@ -27,31 +28,6 @@ TIMES = ("p50_ms", "p90_ms", "p95_ms", "p99_ms", "max_ms")
 HANDLER_HEADERS = ("batch-size", "decode-ms", "inference-ms")  # x-..., what our handlers say of a batch
 
 Tick = Callable[[float], None]  # called with the share that is done, 0..1
-
-
-@dataclass(frozen=True)
-class LoadPlan:
-    """How to load. clients: how many wait at the same time (closed loop), or how many may (open loop).
-
-    The measured part ends after `seconds` or `requests`; warm_up_s before it is not counted. rate: arrivals a second, None
-    for the closed loop. even: they come at equal distances. poison: the share of bad bodies. timeout_s: an answer later than
-    this is an error.
-    """
-
-    clients: int = 8
-    seconds: float | None = 5.0
-    requests: int | None = None
-    warm_up_s: float = 1.0
-    rate: float | None = None
-    poison: float = 0.0
-    timeout_s: float = 60.0
-    seed: int = 0
-    even: bool = False
-
-    @property
-    def token_s(self) -> float:
-        """How long its token has to last: with wrk and ab there may be a load before it, and one after it."""
-        return 3 * (self.warm_up_s + (self.seconds or 0.0) + self.timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +197,9 @@ class _LoadRun:
 
 def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: float = 0.0) -> LoadResult:
     """The samples in numbers. client_cores: how busy the measuring process was."""
-    counted = _after_warm_up(samples, plan)
+    counted = after_warm_up(samples, plan)
     good = [s for s in counted if not s.bad and s.status.startswith("2")]
-    began_s, until_s = _window(counted, plan)
+    began_s, until_s = window(counted, plan)
     seconds = max(until_s - began_s, 1e-9)
     latencies = sorted(s.latency_s * 1000 for s in good)
     in_batches = [s for s in counted if s.batch_size]
@@ -234,7 +210,7 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         rate=plan.rate,
         seconds=seconds,
         requests=len(counted),
-        req_s=sum(share(s.began_s, s.finished_s, began_s, until_s) for s in good) / seconds,
+        req_s=sum(share(s, began_s, until_s) for s in good) / seconds,
         **{f"p{p}_ms": percentile(latencies, p) for p in (50, 90, 95, 99)},
         max_ms=latencies[-1] if latencies else 0.0,
         mean_batch=len(in_batches) / batches if batches else 0.0,
@@ -248,28 +224,6 @@ def summary(samples: Sequence[RequestSample], plan: LoadPlan, client_cores: floa
         min_ms=latencies[0] if latencies else 0.0,
         latencies_ms=tuple(latencies),
     )
-
-
-def _after_warm_up(samples: Sequence[RequestSample], plan: LoadPlan) -> list[RequestSample]:
-    """The samples that count: finished after the warm-up; where a rate or a number of requests is planned, due after it."""
-    if plan.rate is None and plan.requests is None:
-        return [s for s in samples if s.finished_s >= plan.warm_up_s]
-    return [s for s in samples if s.began_s + 1e-9 >= plan.warm_up_s]
-
-
-def _window(counted: Sequence[RequestSample], plan: LoadPlan) -> tuple[float, float]:
-    """From when until when answers count for the throughput; a closed loop's that ends after some seconds in just those."""
-    if plan.rate is None and plan.requests is None and plan.seconds:
-        return plan.warm_up_s, plan.warm_up_s + plan.seconds
-    began_s = plan.warm_up_s if plan.requests is None else min((s.began_s for s in counted), default=plan.warm_up_s)
-    return began_s, max((s.finished_s for s in counted), default=plan.warm_up_s)
-
-
-def share(began_s: float, ended_s: float, from_s: float, until_s: float) -> float:
-    """How much of an answer's time lies in what is measured, 0 to 1: counted whole it would make a slow server look faster."""
-    if ended_s <= began_s:
-        return float(from_s <= ended_s <= until_s)
-    return max(0.0, min(ended_s, until_s) - max(began_s, from_s)) / (ended_s - began_s)
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

@@ -15,7 +15,8 @@ from pathlib import Path
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.bench.load import LoadResult
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 

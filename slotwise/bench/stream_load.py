@@ -16,7 +16,8 @@ from typing import Any
 from slotwise.backends.exchange import RawHeaders
 from slotwise.bench.bodies import RequestBody, deck
 from slotwise.bench.http_connection import Target, run
-from slotwise.bench.load import LoadPlan, percentile, share
+from slotwise.bench.load import percentile
+from slotwise.bench.load_plan import LoadPlan, after_warm_up, share, window
 from slotwise.client.http_exchange import REPLY_MAX_BYTES, HttpExchange
 from slotwise.client.stream_pieces import EVENTS
 
@@ -36,7 +37,7 @@ class StreamSample:
     ended_s: float = 0.0
 
     @property
-    def last_s(self) -> float:
+    def finished_s(self) -> float:
         """When it was over."""
         return max((self.began_s, self.ended_s, *self.pieces_s))
 
@@ -153,13 +154,8 @@ def read(code: int, headers: RawHeaders, body: bytes, marks: Sequence[tuple[int,
 
 def summary(samples: Sequence[StreamSample], plan: LoadPlan) -> StreamLoadResult:
     """The samples in numbers: those of streams that ended after the warm-up; where a number is planned, that began after it."""
-    if plan.requests is None:
-        counted = [one for one in samples if one.last_s >= plan.warm_up_s]
-        from_s, until_s = plan.warm_up_s, plan.warm_up_s + (plan.seconds or 0.0)
-    else:
-        counted = [one for one in samples if one.began_s >= plan.warm_up_s]
-        from_s = min((one.began_s for one in counted), default=0.0)
-        until_s = max((one.last_s for one in counted), default=0.0)
+    counted = after_warm_up(samples, plan)
+    from_s, until_s = window(counted, plan)
     good = [one for one in counted if one.status == "200"]
     first = sorted((one.pieces_s[0] - one.began_s) * 1000 for one in good if one.pieces_s)
     between = sorted((after - before) * 1000 for one in good for before, after in pairwise(one.pieces_s))
@@ -169,7 +165,7 @@ def summary(samples: Sequence[StreamSample], plan: LoadPlan) -> StreamLoadResult
         seconds=seconds,
         streams=len(good),
         pieces=sum(len(one.pieces_s) for one in good),
-        streams_s=sum(share(one.began_s, one.last_s, from_s, until_s) for one in good) / seconds,
+        streams_s=sum(share(one, from_s, until_s) for one in good) / seconds,
         pieces_s=sum(from_s <= at <= until_s for one in good for at in one.pieces_s) / seconds,
         first_p50_ms=percentile(first, 50),
         first_p99_ms=percentile(first, 99),

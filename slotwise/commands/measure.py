@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
     from slotwise.bench.bodies import RequestBody
     from slotwise.bench.http_connection import Target
-    from slotwise.bench.load import LoadPlan, LoadResult
+    from slotwise.bench.load import LoadResult
+    from slotwise.bench.load_plan import LoadPlan
 
 
 def register(app: typer.Typer) -> None:
@@ -68,7 +69,7 @@ def bench(
             raise typer.BadParameter(f"it goes without {without}", param_hint="--offline")
         _offline(model, bodies, counts(batch_sizes, "--batch-sizes"), profile, set_, min(seconds, 2.0), csv, as_json)
         return
-    from slotwise.bench.load import LoadPlan
+    from slotwise.bench.load_plan import LoadPlan
 
     if interval and rate:
         raise typer.BadParameter("it goes without --rate", param_hint="--interval")

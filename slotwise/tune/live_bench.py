@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from slotwise.bench import load, load_tools
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.bench.load import LoadResult
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.files import project

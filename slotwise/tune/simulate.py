@@ -12,7 +12,8 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from slotwise.bench.load import LoadPlan, LoadResult, RequestSample, summary
+from slotwise.bench.load import LoadResult, RequestSample, summary
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.offline import LinearTime
 from slotwise.tune.space import TrialSetting
 

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from slotwise.bench import load_tools, report
 from slotwise.bench.bodies import RequestBody, bad_bodies, bad_http_bodies, deck, with_records
 from slotwise.bench.http_connection import Connection, Target, run
-from slotwise.bench.load import LoadPlan, RequestSample, _LoadRun, measure, percentile, rounded, summary
+from slotwise.bench.load import RequestSample, _LoadRun, measure, percentile, rounded, summary
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.errors import SlotwiseError
 from tests.standin import Answer, answer, standin
 

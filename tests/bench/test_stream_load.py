@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.stream_load import StreamSample, measure, read, summary
 
 EVENTS = [(b"Content-Type", b"text/event-stream; charset=utf-8")]

@@ -17,7 +17,7 @@ import psutil
 from slotwise.bench import load
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.management import ManagementClient
 from slotwise.frontend import process as gateway_process
 from slotwise.server.record import ServerRecord

@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.inference import InferenceClient
 from slotwise.client.live_model import live_model
 from slotwise.client.management import ManagementClient, RegisteredModel

@@ -20,7 +20,7 @@ import pytest
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.load_tools import measure
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process

@@ -18,7 +18,7 @@ import pytest
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.processes import processes_of

@@ -27,7 +27,7 @@ from slotwise.archive.triton.repository import export
 from slotwise.bench import demo, load
 from slotwise.bench.bodies import examples
 from slotwise.bench.http_connection import Target
-from slotwise.bench.load import LoadPlan
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.tokens import token
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports

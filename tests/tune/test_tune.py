@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from slotwise.archive.archive_info import ArchiveInfo
-from slotwise.bench.load import LoadPlan, LoadResult
+from slotwise.bench.load import LoadResult
+from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.offline import LinearTime, environment, fit
 from slotwise.cli import build_app
 from slotwise.client.management import RegisteredModel
