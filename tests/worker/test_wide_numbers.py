@@ -56,6 +56,7 @@ def branches(kind: int) -> dict[str, Any]:
          "the int64 of y"),
         ([node("TopK", "x o", "v i"), node("Mul", "i k", "m"), node("Mul", "m k", "d"), node("Mod", "d k", "y")],
          FLOAT, INT64, {"o": np.array([2]), "k": np.array([100_000])}, "the int64 of d"),
+        ([node("Shape", "x", "s"), node("Mul", "s k", "y")], FLOAT, INT64, {"k": np.array([10_000])}, "the int64 of y"),
     ],
 )  # fmt: skip
 def test_numbers_of_a_request_that_openvino_does_not_compute_exactly(
@@ -81,6 +82,8 @@ def test_numbers_of_a_request_that_openvino_does_not_compute_exactly(
         ([node("Unsqueeze", "x o", "u"), node("MaxPool", "u", "y", kernel_shape=[2])], FLOAT, {"o": np.array([1])}),
         ([node("Shape", "x", "s"), node("Mul", "s k", "m"), node("Div", "m k", "d"), node("Reshape", "x d", "y")],
          FLOAT, {"k": np.array([2])}),
+        ([node("Shape", "x", "s", end=1), node("Squeeze", "s", "b"), node("Range", "z b o", "r"), node("Mul", "r k", "y")],
+         INT64, {"z": np.array(0), "o": np.array(1), "k": np.array(512)}),
         ([node("Slice", "x a e a", "y")], FLOAT, {"a": np.array([1]), "e": np.array([2**63 - 1])}),
         ([node("Greater", "x z", "g"), node("Cast", "g", "y", to=INT64)], INT64, {"z": np.zeros(1, np.float32)}),
         ([node("DynamicQuantizeLinear", "x", "q s o"), node("MatMulInteger", "q w o", "m"), node("Cast", "m", "y", to=FLOAT)],

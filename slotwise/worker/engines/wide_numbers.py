@@ -18,6 +18,7 @@ SMALL = ("boolean", "i8", "u8", "i16", "u16")
 PLACES = ("ShapeOf", "MaxPool", "AdaptiveMaxPool", "Unique", "TopK", "NonZero", "NonMaxSuppression", "MulticlassNms",
           "MatrixNms", "Bucketize", "SearchSorted")  # fmt: skip
 MOST_PLACES = 2.0**24  # of a tensor; float32 has every whole number until there
+MOST_ROWS = 2.0**20  # or steps, of a side whose size is the request's
 FIRST, ALL = slice(1), slice(None)
 NO_LARGER: dict[str, slice] = {  # what these give is no larger than these of their inputs
     **dict.fromkeys(
@@ -76,11 +77,16 @@ def _wide(graph: Any, looked_up: bool, counter: int = -1) -> Iterator[str]:
 
 
 def _places(node: Any) -> float:
-    """How many places a node finds one among: of ArgMax and TopK along their axis, where that has a size."""
-    if node.get_type_name() != "TopK":
+    """How many places a node finds one among: TopK (ArgMax, too) along its axis, ShapeOf along the longest side."""
+    kind, shape = node.get_type_name(), node.input(0).get_partial_shape()
+    if kind not in ("TopK", "ShapeOf") or shape.rank.is_dynamic:
         return MOST_PLACES
-    along = node.input(0).get_partial_shape()[node.get_attributes()["axis"]]
-    return float(along.get_length()) if along.is_static else MOST_PLACES
+    sides = [float(side.get_length()) if side.is_static else math.inf for side in shape]
+    if kind == "TopK":
+        return min(sides[node.get_attributes()["axis"]], MOST_PLACES)
+    sized = [side for side in sides if side < math.inf]
+    free = [min(MOST_PLACES / max(math.prod(sized), 1), MOST_ROWS)] if len(sized) < len(sides) else []
+    return max([*sized, *free], default=0)
 
 
 def _largest(node: Any, kind: str, inputs: Sequence[float]) -> float:
