@@ -83,10 +83,10 @@ def _places(node: Any) -> float:
         return MOST_PLACES
     sides = [float(side.get_length()) if side.is_static else math.inf for side in shape]
     if kind == "TopK":
-        return min(sides[node.get_attributes()["axis"]], MOST_PLACES)
+        return min(sides[int(node.get_attributes()["axis"])], MOST_PLACES)
     sized = [side for side in sides if side < math.inf]
     free = [min(MOST_PLACES / max(math.prod(sized), 1), MOST_ROWS)] if len(sized) < len(sides) else []
-    return max([*sized, *free], default=0)
+    return float(max([*sized, *free], default=0))
 
 
 def _largest(node: Any, kind: str, inputs: Sequence[float]) -> float:
