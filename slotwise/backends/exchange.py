@@ -52,6 +52,13 @@ class Refused(Exception):
         return headers
 
 
+class Asleep(Refused):
+    """The model has no workers while nobody asks it, and is being woken up."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(503, "the model sleeps, and is being woken up", retry_after_s)
+
+
 class PieceSink(Protocol):
     """Who takes the pieces of an answer as they come. needed: a whole answer will not do."""
 

@@ -158,7 +158,8 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
                 say(f"requests of the Open Inference Protocol stay at the old archive: {new} takes or gives something else")
                 unsuited = True
             if counted.get("uncopied"):
-                raise SlotwiseError(f"requests to {model} must not be sent twice, so none is copied", "leave --shadow out")
+                why = "with its hedge = false, or the front's --no-hedge, none is copied"
+                raise SlotwiseError(f"requests to {model} must not be sent twice: {why}", "leave --shadow out")
             judged = judge.judgement()
             if judged.worse:
                 raise RolloutRejected(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("slotwise.drop_in")
 
+NUMBER = re.compile("[0-9]{1,10}")
 Occasion = Literal["startup", "snapshot", "shutdown"]
 
 
@@ -91,10 +93,16 @@ def models_of(text: str, key: str) -> list[SnapshotModel]:
     try:
         content = json.loads(text)
         by_name = content["models"] if key == "model_snapshot" else content
-        found = [SnapshotModel(name, version, dict(own)) for name, all_ in by_name.items() for version, own in all_.items()]
+        found = [SnapshotModel(name, version, _plain(own)) for name, all_ in by_name.items() for version, own in all_.items()]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise SlotwiseError(f"{key} of the configuration cannot be read: {error}", "it is JSON, as on TorchServe") from error
     return sorted(found, key=lambda one: (one.name, not one.settings.get("defaultVersion")))
+
+
+def _plain(own: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with numbers that stand there as texts, as TorchServe takes them."""
+    whole = {key: int(value) for key, value in own.items() if isinstance(value, str) and NUMBER.fullmatch(value)}
+    return {**own, **whole, **({"marName": own["marName"]} if "marName" in own else {})}
 
 
 def _described(model: HostedModel, default: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class ProfileKeys(BaseModel):
     name: str
     description: str = ""
 
-    batch_size: int = _key("registration", 1, "requests in a full batch; auto: as by linger auto, 32 at most", ge=1, le=4096)
+    batch_size: int = _key("registration", 1, "requests in a full batch; auto: as by linger auto, 32 at most", ge=1, le=65_536)
     max_batch_delay_ms: float = _key(
         "registration",
         5,
@@ -40,15 +40,17 @@ class ProfileKeys(BaseModel):
         1,
         "worker processes a model starts with; auto: min_workers, then by workers_by_load auto",
         ge=1,
-        le=256,
+        le=4096,
     )
     workers_by_load: Literal["off", "auto", "advise"] = _key(
         "registration",
         "off",
         "Slotwise's own host: auto has as many workers as the load needs, from min_workers to max_workers; advise: only say it",
     )
-    min_workers: int = _key("registration", 1, "workers_by_load never goes below", ge=1, le=256)
-    max_workers: int = _key("registration", 0, "workers_by_load never goes beyond; 0: as many as there are cores", ge=0, le=256)
+    min_workers: int = _key("registration", 1, "workers_by_load never goes below", ge=1, le=4096)
+    max_workers: int = _key(
+        "registration", 0, "workers_by_load never goes beyond; 0: as many as there are cores", ge=0, le=4096
+    )
     response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
     latency_p99_ms: float = _key(
         "registration",

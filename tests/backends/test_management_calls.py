@@ -27,6 +27,7 @@ from slotwise.drop_in.snapshots import Snapshots, models_of
 from slotwise.host import model_host
 from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
+from slotwise.profiles.profile import load_profile
 from tests.backends.test_served_model import asked, settings
 from tests.client.test_management import record
 
@@ -48,6 +49,15 @@ def registered(name: str) -> HostedModel:
         max_workers=1,
         response_timeout_s=1,
     )
+
+
+def test_what_torchserve_registers_fits_into_a_profile() -> None:
+    """Its numbers have no limits; of workers and requests in a batch this many are served."""
+    profile = load_profile("cpu", environ={})
+    many = dataclasses.replace(registered("m"), profile=profile, batch_size=5000, min_workers=300, response_timeout_s=2**31 - 1)
+    found = dataclasses.replace(many, max_batch_delay_ms=2.0**31).as_registered
+    assert (found.batch_size, found.initial_workers, found.response_timeout_s) == (5000, 300, 86_400)
+    assert found.max_batch_delay_ms == 60_000
 
 
 @asynccontextmanager

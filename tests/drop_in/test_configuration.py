@@ -160,6 +160,12 @@ def test_a_snapshot_that_is_none_is_refused(text: str) -> None:
         models_of(text, "model_snapshot")
 
 
+def test_numbers_of_models_may_be_texts_as_on_torchserve() -> None:
+    text = '{"m": {"1.0": {"marName": "08", "batchSize": "8", "maxBatchDelay": "2.5", "minWorkers": 2}}}'
+    (found,) = models_of(text, "models")
+    assert (found.archive, *map(found.number, ("batchSize", "maxBatchDelay", "minWorkers"))) == ("08", 8, None, 2)
+
+
 def test_the_command_line_is_torchserves() -> None:
     words = ["--start", "--foreground", "--models", "a.mar", "b=c.mar", "--ncs", "--dt", "--enable-model-api", "--ppath", "x"]
     said = parsed(words)

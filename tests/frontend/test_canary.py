@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slotwise.backends.catalog import ModelCard
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor, Refused
+from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.forward import Forward
@@ -456,6 +456,19 @@ async def test_a_shadow_gets_no_copy_of_what_must_not_be_sent_twice(make_front: 
         assert not found._copies
         front.gateway.traffic(model).repeatable = True
     assert (asked(front), found.shown()["uncopied"]) == (["digits"] * 2, 2)
+
+
+async def test_a_new_archive_that_sleeps_between_its_few_requests_is_no_worse_for_that() -> None:
+    found = Canary(wanted(50, window_s=0.0))
+
+    async def send(request: BackendRequest) -> BackendAnswer:
+        if request.model != "digits":
+            raise Asleep(retry_after_s=5)
+        return BackendAnswer(200, [], b"")
+
+    for i in range(20):
+        assert (await found.answer(BackendRequest("digits", 0.0, f"id-{i}", "/predictions/digits"), send)).status == 200
+    assert {window["new"]["errors"] for window in found.shown()["windows"]} == {0}
 
 
 async def test_two_models_have_a_roll_out_each(make_front: MakeFront) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local import queue_history
 from slotwise.backends.local.ledger import Ledger
 from slotwise.backends.local.model_settings import ModelSettings, WorkerNow
@@ -86,7 +86,7 @@ class ServedModel:
         if self.asleep:
             self.asked_asleep(self)
             if self.settings.refuses_asleep and self.asleep:
-                raise Refused(503, "the model sleeps, and is being woken up", retry_after_s=math.ceil(self.start_s))
+                raise Asleep(retry_after_s=math.ceil(self.start_s))
         return await self.queue.answer(request)
 
     def sleep(self) -> None:

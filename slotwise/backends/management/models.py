@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+MOST_DELAY_MS, DAY_S = 60_000.0, 86_400  # of a profile
+
 
 class ApiError(Exception):
     """A refusal in TorchServe's words. status: of HTTP; type_: the name of the server's exception."""
@@ -62,12 +64,12 @@ class HostedModel:
 
     @property
     def as_registered(self) -> Profile:
-        """The profile with what the registration says."""
+        """The profile with what the registration says; of times that nobody waits for, the longest that a profile has."""
         changes = {
             "batch_size": self.batch_size,
-            "max_batch_delay_ms": self.max_batch_delay_ms,
+            "max_batch_delay_ms": min(self.max_batch_delay_ms, MOST_DELAY_MS),
             "initial_workers": max(1, self.min_workers),
-            "response_timeout_s": self.response_timeout_s,
+            "response_timeout_s": min(self.response_timeout_s, DAY_S),
         }
         return self.profile.but(changes, f"the registration of {self.name}")
 
