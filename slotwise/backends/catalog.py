@@ -35,6 +35,7 @@ INPUTS = {
 }
 WEIGHTS = "model/slotwise.json"  # what a text model's build wrote down about its weights: its languages, for one
 LANGUAGES = ["en", "ja", "fr", "de"]
+FLOAT = "float32"
 DRAWABLE_SIDE = 32  # pictures this small are easily drawn by hand, and seldom at hand as a file
 
 NamedShape = tuple[str, str, tuple[int, ...]]
@@ -45,8 +46,8 @@ class ModelCard:
     """What one model takes. takes: picture, translation, tensor, tensors, table, text, or file where nothing is known.
 
     examples: by file name. draw: a drawing can be sent; as a tensor it is `side` by `side`. hedge: a late request may be sent
-    again. shape: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has that it
-    gives to who asks for every one; -1: nobody knows how many, 0: it gives none. own_output: what its ONNX graph calls them.
+    again. shape, dtype: of a tensor. classes: whether it answers with a label and probabilities. scores: how many a row has
+    that it gives to who asks for every one; -1: nobody knows how many, 0: none. own_output: what its ONNX graph calls them.
     columns: of a table, each one's name and kind. inputs, outputs: of named tensors, each one's name, numpy's dtype, and shape.
     content: of which archive, as its workers report it (ArchiveInfo.content); "": nobody says.
     """
@@ -66,6 +67,7 @@ class ModelCard:
     inputs: tuple[NamedShape, ...] = ()
     outputs: tuple[NamedShape, ...] = ()
     content: str = ""
+    dtype: str = FLOAT
 
 
 UNKNOWN = ModelCard(hedge=False)
@@ -109,6 +111,7 @@ def _card(about: Mapping[str, Any], languages: list[str], examples: str, content
     scores = about.get("scores")
     takes = INPUTS.get(Path(spec.get("handler", "")).stem, "file")
     shape = spec.get("input", {}).get("shape", [])
+    dtype = spec.get("input", {}).get("dtype", FLOAT) if takes == "tensor" else FLOAT
     return ModelCard(
         takes=takes,
         shape=tuple(shape) if takes == "tensor" else (),
@@ -116,7 +119,7 @@ def _card(about: Mapping[str, Any], languages: list[str], examples: str, content
         scores=(len(spec.get("labels", [])) or -1) if isinstance(scores, dict) else 0,
         own_output=str(scores.get("output", "")) if isinstance(scores, dict) else "",
         description=spec.get("description", ""),
-        draw=takes in ("picture", "tensor") and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
+        draw=takes in ("picture", "tensor") and dtype == FLOAT and len(shape) == 3 and max(shape) <= DRAWABLE_SIDE,
         side=shape[-1] if shape else 0,
         languages=languages if takes == "translation" else [],
         examples=_examples(examples),
@@ -125,6 +128,7 @@ def _card(about: Mapping[str, Any], languages: list[str], examples: str, content
         outputs=_named(spec, "outputs") if takes == "tensors" else (),
         columns=tuple((one["name"], one["kind"]) for one in spec.get("input", {}).get("columns", [])),
         content=content,
+        dtype=dtype,
     )
 
 

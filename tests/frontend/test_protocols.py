@@ -103,6 +103,39 @@ def test_bytes_and_numbers_of_either_form_are_records() -> None:
 
 
 @pytest.mark.parametrize(
+    ("dtype", "datatype", "data", "held"),
+    [
+        ("float32", "INT64", [-(2**24), 2**24, 2**40, 2**62], True),
+        ("float32", "UINT64", [0, 1, 2**63, 2**64 - 2**40], True),
+        ("float32", "INT64", [0, 0, 0, 2**24 + 1], False),
+        ("float32", "UINT32", [0, 0, 0, 2**32 - 1], False),
+        ("float32", "FP64", [0.1, 16777217, 1e300, -0.0], True),  # rounded, as every FP64 is
+        ("int64", "INT64", [-(2**63), 2**63 - 1, 2**53 + 1, 0], True),
+        ("int64", "INT32", [-5, 7, 0, 1], True),
+        ("int64", "FP64", [-5.0, 7.0, 2.0**62, 0.0], True),
+        ("int64", "UINT64", [0, 0, 0, 2**63], False),
+        ("int64", "FP32", [0, 0, 0, 0.5], False),
+        ("int64", "FP64", [0, 0, 0, 2.0**63], False),
+        ("uint8", "UINT8", [0, 1, 255, 7], True),
+        ("uint8", "BOOL", [True, False, 1, 0], True),
+        ("uint8", "INT64", [0, 0, 256, 0], False),
+        ("uint8", "FP32", [0, 0, -1.0, 0], False),
+    ],
+)
+def test_numbers_come_as_the_model_takes_them_or_not_at_all(dtype: str, datatype: str, data: list[Any], held: bool) -> None:
+    model = replace(TENSORS, dtype=dtype)
+    assert open_inference.metadata("m", ["1"], model)["inputs"][0]["datatype"] == {"float32": "FP32"}.get(dtype, dtype.upper())
+    if not held:
+        with pytest.raises(ProtocolFault, match="does not hold every number") as fault:
+            read(numbers(data, [1, 1, 2, 2], datatype), model)
+        assert fault.value.status == 415
+        return
+    (body,) = bodies(read(numbers(data, [1, 1, 2, 2], datatype), model).records)
+    with np.errstate(over="ignore"):
+        assert body == np.array(data).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize(
     ("content", "status"),
     [
         ({}, 400),

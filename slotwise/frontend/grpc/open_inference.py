@@ -42,7 +42,7 @@ def reading_bytes(message: Any, model: ModelInput = open_inference.ANY_MODEL) ->
     tensors, raw = message.inputs, sum(map(len, message.raw_input_contents))
     datatype = tensors[0].datatype if tensors else ""
     numbers = sum(len(values) for tensor in tensors for _, values in tensor.contents.ListFields())
-    of_raw = raw * (1 + binary_copies(datatype))
+    of_raw = raw * (1 + binary_copies(datatype, model))
     rest: int = message.ByteSize() - raw
     of_rows = reading_columns(model, raw + rest) + reading_named(model, raw + rest)
     return of_raw + numbers * open_inference.NUMBER_BYTES + TEXT_COPIES * rest + of_rows

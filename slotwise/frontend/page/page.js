@@ -12,7 +12,7 @@ const TOGETHER = 6; // as many requests at once as a browser sends to one host
 const TRY_AGAIN = [0, 429, 500, 502, 503, 504, 507];
 const DROP_TEXT = {
   picture: "Drop pictures here, paste them, or choose some.",
-  tensor: "Drop tensors here (raw float32, .npy or JSON), or choose some.",
+  tensor: "Drop tensors here (raw numbers, .npy or JSON), or choose some.",
   file: "Drop files here, paste them, or choose some.",
 };
 

@@ -33,7 +33,15 @@ def model_input(gateway: Gateway, model: str, version: str = "") -> ModelInput:
 
 def _input_of(card: ModelCard) -> ModelInput:
     return ModelInput(
-        card.takes, card.shape, card.classes, card.scores, card.own_output, card.columns, card.inputs, card.outputs
+        card.takes,
+        card.shape,
+        card.classes,
+        card.scores,
+        card.own_output,
+        card.columns,
+        card.inputs,
+        card.outputs,
+        card.dtype,
     )
 
 

@@ -27,7 +27,7 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     with_scores,
     with_texts,
 )
-from slotwise.frontend.protocols.open_inference_tensors import binary_copies, packed, parameters, records
+from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, binary_copies, packed, parameters, records
 from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordAnswer, parsed
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "model_repository" there is only the index
@@ -45,8 +45,9 @@ def server() -> dict[str, Any]:
 
 def metadata(name: str, versions: Sequence[str], model: ModelInput) -> dict[str, Any]:
     """What `GET /v2/models/NAME` says."""
-    tensor = model.takes == "tensor" and bool(model.shape)
-    inputs = [{"name": "input", "datatype": "FP32" if tensor else "BYTES", "shape": [-1, *(model.shape if tensor else [1])]}]
+    inputs: list[dict[str, Any]] = [{"name": "input", "datatype": "BYTES", "shape": [-1, 1]}]
+    if model.takes == "tensor" and model.shape:
+        inputs = [{"name": "input", "datatype": V2_TYPES[model.dtype], "shape": [-1, *model.shape]}]
     inputs = described_tensors(model.inputs) or described_columns(model) or inputs
     outputs = described(model)
     return {"name": name, "versions": list(versions), "platform": "slotwise", "inputs": inputs, "outputs": outputs}
@@ -83,7 +84,7 @@ def reading_bytes(body: bytes, header_length: str | None, model: ModelInput = AN
     head = body[:json_end]
     of_json = json_pieces.reading_bytes(head, NUMBER_BYTES) + TEXT_COPIES * json_end
     types = _DATATYPE(head) if b"\\" not in head else []
-    copies = binary_copies(types[0].decode() if len(types) == 1 else "")
+    copies = binary_copies(types[0].decode() if len(types) == 1 else "", model)
     return of_json + copies * (len(body) - json_end) + reading_columns(model, len(body)) + reading_named(model, len(body))
 
 

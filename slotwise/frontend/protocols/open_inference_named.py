@@ -10,13 +10,10 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from slotwise.frontend.protocols.open_inference_tensors import NUMBERS, flat, numbers_of, parts_of, shape_of
+from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, flat, numbers_of, parts_of, shape_of
 from slotwise.frontend.protocols.records import JSON, ModelInput, NamedShape, ProtocolFault, RecordBody, limited
 
 NAMED = "tensors"  # what such a model takes
-V2_TYPES = {np.dtype(kind).name: name for name, kind in NUMBERS.items()}
 NUMBER_BYTES = 100  # of one in binary data: as Python has it, in a list, as JSON
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
-from slotwise.frontend.protocols.open_inference_named import V2_TYPES, described_tensors, has_outputs, named_values
+from slotwise.frontend.protocols.open_inference_named import described_tensors, has_outputs, named_values
+from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES
 from slotwise.frontend.protocols.records import NO_TEXT, Found, ModelInput, RecordAnswer, not_failed_alike
 from slotwise.worker.labels import EVERY_SCORE, unlisted
 

@@ -17,6 +17,8 @@ NUMBERS = {
     "INT8": "i1", "INT16": "<i2", "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
 MOST_SIDES = 16  # of a tensor's shape
+V2_TYPES = {np.dtype(kind).name: name for name, kind in NUMBERS.items()}
+FP32_WHOLE = 2**24  # FP32 holds every whole number until there
 HARMLESS = frozenset({
     "binary_data", "binary_data_output", "binary_data_size", "content_type", "headers", "priority", "timeout",
     "triton_enable_empty_final_response",
@@ -36,10 +38,10 @@ def parameters(of: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
-def binary_copies(datatype: str) -> int:
-    """How many times binary data of this type is in memory while `records` makes records of it: as an array, and as FP32."""
+def binary_copies(datatype: str, model: ModelInput) -> int:
+    """How often binary data of this type is in memory while `records` makes records of it: as an array, and as the model's."""
     width = np.dtype(NUMBERS[datatype]).itemsize if datatype in NUMBERS else 1
-    return 2 if datatype == "BYTES" else 1 + 8 // width
+    return 2 if datatype == "BYTES" else 1 + 2 * max(np.dtype(model.dtype).itemsize, 4) // width
 
 
 def records(tensor: Mapping[str, Any], binary: memoryview, model: ModelInput) -> Found:
@@ -150,13 +152,32 @@ def listed_texts(tensor: Mapping[str, Any]) -> list[Any]:
 
 
 def _rows(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None, model: ModelInput) -> list[RecordBody]:
-    """Numbers: a row a record, as the model takes it (FP32)."""
+    """Numbers: a row a record, in the model's own type. Raises ProtocolFault."""
     if model.shape and list(shape[1:]) != list(model.shape):
         raise ProtocolFault(f"the input's shape must be [n, {', '.join(map(str, model.shape))}]")
-    values = numbers_of(tensor, shape, binary)
+    values, kind = numbers_of(tensor, shape, binary), V2_TYPES[model.dtype]
+    if not (_in_fp32(values) if kind == "FP32" else _in_whole(values, np.iinfo(NUMBERS[kind]))):
+        raise ProtocolFault(f"{kind}, which this model takes, does not hold every number of the input", 415)
     with np.errstate(over="ignore"):
-        rows = values.astype("<f4", copy=False).reshape(shape[0], -1)
+        rows = values.astype(NUMBERS[kind], copy=False).reshape(shape[0], -1)
     return [RecordBody(row.tobytes()) for row in rows]
+
+
+def _in_whole(values: Any, limits: Any) -> bool:
+    """Whether a type of whole numbers holds each of these."""
+    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.floor(values)).all()):
+        return False
+    return not values.size or (int(values.min()) >= limits.min and int(values.max()) <= limits.max)
+
+
+def _in_fp32(values: Any) -> bool:
+    """Whether FP32 holds each of them where they are whole numbers: without the zeros at its end such a one has 24 bits."""
+    if values.dtype.kind not in "iu" or not values.size:
+        return True
+    if values.max() <= FP32_WHOLE and values.min() >= -FP32_WHOLE:
+        return True
+    lowest = values & -values
+    return bool((np.abs(values // np.where(lowest == 0, 1, lowest)) <= FP32_WHOLE).all())
 
 
 def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None) -> Any:

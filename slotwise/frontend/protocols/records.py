@@ -92,7 +92,7 @@ def of_base64(text: Any, called: str) -> RecordBody | RecordAnswer:
 
 @dataclass(frozen=True)
 class ModelInput:
-    """What a model takes. takes: as its card says (picture, table, tensor, file, ...). shape: of a tensor, without the batch.
+    """What a model takes. takes: as its card says (picture, table, tensor, file, ...). shape, dtype: of a tensor a record.
 
     classes: whether it answers with a label and probabilities. scores: how many a record has, where the model gives them all
     to who asks; -1: nobody knows how many, 0: it gives none. own_output: what its graph calls them; "": nothing.
@@ -107,6 +107,7 @@ class ModelInput:
     columns: Sequence[tuple[str, str]] = ()
     inputs: Sequence[NamedShape] = ()
     outputs: Sequence[NamedShape] = ()
+    dtype: str = "float32"
 
 
 def of_few_pieces(body: bytes) -> None:
