@@ -314,6 +314,25 @@ def test_of_a_package_without_a_version_every_file_counts(tmp_path: Path, monkey
     assert imported_versions(folder) not in ([], [found[-1]]), "also one without a module of its own"
 
 
+def test_of_a_package_that_is_edited_where_it_lies_every_file_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library, folder = tmp_path / "site", tmp_path / "model"
+    (library / "edited-1.0.dist-info").mkdir(parents=True)
+    (library / "edited-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: edited\nVersion: 1.0\n")
+    url = library / "edited-1.0.dist-info" / "direct_url.json"
+    folder.mkdir()
+    (folder / "net.py").write_text("import edited\n")
+    monkeypatch.syspath_prepend(str(library))
+    found = []
+    for editable in (True, False):
+        url.write_text(json.dumps({"url": "file:///src", "dir_info": {"editable": True} if editable else {}}))
+        for text in ("a = 1", "a = 2"):
+            (library / "edited.py").write_text(text)
+            importlib.invalidate_caches()
+            found += imported_versions(folder)
+    assert found[2:] == ["edited 1.0"] * 2
+    assert found[0] != found[1]
+
+
 def test_what_a_handler_writes_beside_itself_is_not_packed(tmp_path: Path) -> None:
     writes = "(model_dir / 'compiled.bin').write_bytes(b'x'); return lambda x: x"
     archive = build(own(tmp_path / "mixed", "return rows", writes), tmp_path / "store")

@@ -60,12 +60,17 @@ def identity(handler: BatchHandler, model_dir: Path) -> About:
 
 def version_of(package: str) -> str:
     """The version of an installed package, "" where there is none."""
+    installed = _installed(package)
+    return installed.version if installed else ""
+
+
+def _installed(package: str) -> importlib.metadata.Distribution | None:
     for name in (package, f"{package}-cpu"):  # xgboost-cpu
         try:
-            return importlib.metadata.version(name)
+            return importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return ""
+    return None
 
 
 def imported_versions(folder: Path, handler: Path | None = None) -> list[str]:
@@ -91,7 +96,7 @@ def imported_versions(folder: Path, handler: Path | None = None) -> list[str]:
             waiting += beside if own else []
             if not own and name not in sys.stdlib_module_names and name not in NOT_ASKED:
                 elsewhere.add(name)
-    return [f"{name} {version}" for name in sorted(elsewhere) if (version := version_of(name) or _digest(name))]
+    return [f"{name} {state}" for name in sorted(elsewhere) if (state := _state(name))]
 
 
 def _modules(folder: Path) -> set[Path]:
@@ -121,6 +126,14 @@ def _imports(file: Path) -> set[tuple[str, bool]]:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+
+
+def _state(name: str) -> str:
+    """The version of what is imported by this name; beside that of a package that is edited where it lies, a digest."""
+    installed = _installed(name)
+    if installed and '"editable": true' not in (installed.read_text("direct_url.json") or ""):
+        return installed.version
+    return f"{installed.version if installed else ''} {_digest(name)}".strip()
 
 
 def _digest(name: str) -> str:
