@@ -378,6 +378,114 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     assert [float(part[0]) for part in parts_of(handler.collate(first)[0])] == [1.0] * len(parts_of(kept[0]))
 
 
+def as_json(count: int) -> dict[int, dict[str, str]]:
+    return {i: {"content-type": "application/json"} for i in range(count)}
+
+
+class Named(TorchServeHandler):
+    """Answers each body with itself and its length, by way of `self`."""
+
+    def initialize(self, context: Any) -> None:
+        self.names, self.now, self.runs = [], {"name": ""}, []
+        self.model = lambda x: x
+
+    def lengths(self, data: list[dict[str, Any]]) -> Any:
+        return np.array([[float(len(row["body"]))] for row in data])
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        self.runs.append(len(data))
+        return data
+
+
+class Bound(Named):
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        self.names = [row["body"] for row in data]
+        return self.lengths(data)
+
+    def postprocess(self, data: Any) -> Any:
+        return [[name, float(row[0])] for name, row in zip(self.names, data, strict=True)]
+
+
+class Appended(Named):
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        self.names.extend(row["body"] for row in data)
+        return self.lengths(data)
+
+    def postprocess(self, data: Any) -> Any:
+        names, self.names = self.names, []
+        return [[name, float(row[0])] for name, row in zip(names, data, strict=True)]
+
+
+class Popped(Appended):
+    def postprocess(self, data: Any) -> Any:
+        return [[self.names.pop(), float(row[0])] for row in data]
+
+
+class Overwritten(Named):
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        self.now["name"] = data[0]["body"]
+        return self.lengths(data)
+
+    def postprocess(self, data: Any) -> Any:
+        return [[self.now["name"], float(row[0])] for row in data]
+
+
+class ReadByInference(Bound):
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return [[name, float(row[0])] for name, row in zip(self.names, data, strict=True)]
+
+    def postprocess(self, data: Any) -> Any:
+        return data
+
+
+class SetByInference(Bound):
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return [row["body"] for row in data]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        self.names = list(data)
+        return np.array([[float(len(name))] for name in data])
+
+    def postprocess(self, data: Any) -> Any:
+        return [[name, float(row[0])] for name, row in zip(self.names, data, strict=False)]
+
+
+@pytest.mark.parametrize("kind", [Bound, Appended, Popped, Overwritten, ReadByInference, SetByInference])
+@pytest.mark.parametrize("padding", KINDS)
+def test_what_it_leaves_on_self_is_of_the_request_that_it_was_left_for(kind: type[TorchServeHandler], padding: str) -> None:
+    handler = begin(kind(), Settings(batch_size=4, padding=padding))
+    for bodies in (["alice"], ["alice", "bob", "carol-secret"], ["d", "d", "bob", "e", "alice"]):
+        answers = ask(handler, bodies, as_json(len(bodies)))
+        assert [shown(answer) for answer in answers] == [(200, [body, float(len(body))]) for body in bodies]
+
+
+def test_what_is_made_when_it_is_first_needed_keeps_no_rows_apart(caplog: pytest.LogCaptureFixture) -> None:
+    class Lazy(Named):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            self.seen = getattr(self, "seen", None) or {}
+            self.seen.setdefault(data[0]["body"], len(self.seen))
+            return self.lengths(data)
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            self.half = getattr(self, "half", None) or (lambda x: x / 2)
+            return self.half(Named.inference(self, data)).sum(1)
+
+    handler = begin(Lazy(), Settings(batch_size=8))
+    for _ in range(2):
+        assert [answer.value for answer in ask(handler, ["four"] * 8, as_json(8))] == [2.0] * 8
+    assert handler.runs[-1] == 8
+    assert not [one for one in caplog.records if "sets" in one.message and "preprocess" in one.message]
+
+
+def test_whoever_keeps_rows_apart_is_told_why(caplog: pytest.LogCaptureFixture) -> None:
+    handler = begin(Bound(), Settings(batch_size=4))
+    for _ in range(2):
+        ask(handler, ["a", "b"], as_json(2))
+    assert [one.message for one in caplog.records if "on self" in one.message] == [
+        "preprocess sets names on self, which is of a request: such rows run one at a time; hand it on with the row instead"
+    ]
+
+
 @pytest.mark.parametrize("mixes", [True, False])
 def test_its_rows_are_proven_with_the_archives_examples(tmp_path: Path, mixes: bool) -> None:
     class Centred(TorchServeHandler):

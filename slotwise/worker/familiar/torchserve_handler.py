@@ -2,12 +2,15 @@
 
 There one call of each has the whole batch, so what one request makes it raise fails for all of them. Here `preprocess` gets one
 request at a time and `postprocess` one row, each as a batch of one; only `inference` gets all rows, isolated as anybody's are.
+What they leave on `self` is of their request (own_state.py).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.environment.settings import Settings
+from slotwise.worker.familiar.own_state import OwnState, RowState
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
@@ -28,7 +32,10 @@ from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
 
-AskedRow = tuple[LooseRow, dict[str, str]]  # with the headers of its request
+logger = logging.getLogger(__name__)
+
+AskedRow = tuple[LooseRow, dict[str, str], RowState]  # with the headers of its request, and what was left on `self` for it
+AskedBatch = tuple[Any, list[dict[str, str]], list[RowState]]
 
 
 class OwnMetrics(StandInMetrics):
@@ -85,6 +92,9 @@ class TorchServeHandler(BatchHandler):
     What these methods raise costs the request, or the row, that they were called for; a SlotError or TorchServe's
     PredictionException is its answer. A status that is set on the context is, too; in `inference` slot k is row k's.
 
+    What `preprocess` sets on `self`, the same request's other methods find there; such requests run one at a time, unless it is
+    the same for all. So do all where each `inference` sets something.
+
     model: what `initialize` has set; until then the model's description. context: what `initialize` was given.
     """
 
@@ -124,6 +134,9 @@ class TorchServeHandler(BatchHandler):
         self.context = context_of(model_dir, settings)
         self.context.metrics = OwnMetrics(self.metrics)
         self.initialize(self.context)
+        vars(self).setdefault("model", settings.model)  # what is only looked up later would look as if it was set then
+        self._left, self._left_by_batches = OwnState(vars(self)), Counter[str]()
+        self._said = set[tuple[str, tuple[str, ...]]]()
         return self.inference
 
     def example(self) -> None:
@@ -138,36 +151,51 @@ class TorchServeHandler(BatchHandler):
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
         headers = dict(request.headers)
-        with self._alone(), self._asking(headers):
+        with self._alone(), self._asking(headers), self._left.leaving() as left:
             rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
         if len(rows) != 1:
             raise ModelFault(f"preprocess made {len(rows)} rows of one request")
-        return [(rows[0], headers)]
+        return [(rows[0], headers, left)]
 
     def groups(self, items: Sequence[AskedRow]) -> list[list[int]]:
-        """Rows of one type and shape run together."""
+        """Rows of one type and shape run together, where the same was left on `self` for them."""
         alike: dict[object, list[int]] = {}
-        for i, (row, _) in enumerate(items):
-            alike.setdefault(form(row), []).append(i)
-        step = self.max_rows or self.settings.batch_size
+        for i, (row, _, left) in enumerate(items):
+            alike.setdefault((form(row), left.alike()), []).append(i)
+        if len(alike) > len({form(row) for row, _, _ in items}):
+            self._say_apart("preprocess", *sorted(self._left.names))
+        step = 1 if self._sets_in_each_batch() else self.max_rows or self.settings.batch_size
         return [group[start : start + step] for group in alike.values() for start in range(0, len(group), step)]
 
-    def collate(self, items: list[AskedRow]) -> tuple[Any, list[dict[str, str]]]:
-        """The batch that `inference` is called with, and each row's headers."""
-        return batch_of_rows([row for row, _ in items]), [headers for _, headers in items]
+    def collate(self, items: list[AskedRow]) -> AskedBatch:
+        """The batch that `inference` is called with, and each row's headers and what was left on `self` for it.
 
-    def predict(self, inputs: tuple[Any, list[dict[str, str]]]) -> Sequence[LooseRow | SlotError]:
+        Copies of one row, which only fill a batch, would not fit what was left for that row: it runs without them.
+        """
+        rows, headers, left = map(list, zip(*items, strict=True))
+        if (left[0] or self._sets_in_each_batch()) and all(one is left[0] for one in left):
+            del rows[1:], headers[1:]
+        return batch_of_rows(rows), headers, left
+
+    def predict(self, inputs: AskedBatch) -> Sequence[LooseRow | SlotError]:
         """The rows of what `inference` gives; in the place of one whose status it has set, that error."""
-        batch, headers = inputs
-        with self.context.speaking_of(headers) as slots:
+        batch, headers, states = inputs
+        mine = self._left
+        with mine.standing(states[0]), self.context.speaking_of(headers) as slots, mine.leaving(may_grow=True) as left:
             rows = rows_of_batch(self.inference(batch))
+        self._left_by_batches.update(left.changed)
+        if left.changed and any(one is not states[0] for one in states):
+            self._say_apart("inference", *sorted(left.changed))
+            raise ModelFault("what inference has set on self is of a batch, and its rows are answered one by one")
+        states[0].update(left)
         if len(rows) != len(slots):  # whose these are nobody can tell
             return rows
-        return [what_it_set(slot) or row for slot, row in zip(slots, rows, strict=True)]
+        given = [what_it_set(slot) or row for slot, row in zip(slots, rows, strict=True)]
+        return given * (len(states) // len(slots))
 
     def encode(self, output: LooseRow, item: AskedRow) -> tuple[Any, str]:
         """One row's answer, and its content type where the context was told one."""
-        with self._asking(item[1]) as slot:
+        with self._left.standing(item[2]), self._asking(item[1]) as slot:
             answers = self.postprocess(batch_of_rows([output]))
         if isinstance(answers, str | bytes | dict) or len(answers) != 1:
             raise ModelFault("postprocess did not make one answer of one row")
@@ -182,6 +210,17 @@ class TorchServeHandler(BatchHandler):
         value, content_type = results[0]
         kind = "text/plain; charset=utf-8" if isinstance(value, str) else "application/octet-stream"
         return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
+
+    def _say_apart(self, method: str, *names: str) -> None:
+        """In the log, once for each."""
+        if (method, names) not in self._said:
+            self._said.add((method, names))
+            why = "such rows run one at a time; hand it on with the row instead"
+            logger.warning("%s sets %s on self, which is of a request: %s", method, ", ".join(names), why)
+
+    def _sets_in_each_batch(self) -> bool:
+        """Whether `inference` has set something more than once: what is only made when it is first needed it sets once."""
+        return any(times > 1 for times in self._left_by_batches.values())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -1,0 +1,115 @@
+"""Keep apart what an author's methods leave on `self` for the requests that they were called for.
+
+On TorchServe the batch that runs has the handler to itself, so `preprocess` may leave there what `postprocess` wants. Here many
+requests are read before the first one is answered: what a method has left goes with its row, and stands there again while that
+row's next method runs. Rows for which something else was left run apart.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+MOST_ENTRIES = 4096  # of a list or a dict that is looked into
+OURS = ("_read_alone_since", "predict_until")  # set by others, at any time
+MISSING = object()
+
+
+class RowState(dict[str, Any]):
+    """A handler's attributes as a row's methods left them. It is its row's, also where that is copied.
+
+    changed: those that the last method has set.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = set[str]()
+
+    def __deepcopy__(self, memo: object) -> RowState:
+        return self
+
+    def alike(self) -> Hashable:
+        """What is equal for rows that may stand beside each other."""
+        return tuple((name, *_alike(self[name])) for name in sorted(self))
+
+
+class OwnState:
+    """What methods have left on a handler. of: its attributes. names: of those that were ever left there."""
+
+    def __init__(self, of: dict[str, Any]) -> None:
+        self.of, self.names = of, set[str]()
+
+    @contextmanager
+    def leaving(self, *, may_grow: bool = False) -> Iterator[RowState]:
+        """Within, a method runs; then this is what it has left. Lists and dicts that it has changed are as before again.
+
+        may_grow: a list that has only grown is nobody's in particular, as a dict that has is.
+        """
+        before, left = dict(self.of), RowState()
+        parts = {name: found for name, value in before.items() if (found := _parts(value)) is not None}
+        try:
+            yield left
+        finally:
+            for name in [*before.keys() - self.of.keys(), *self.of]:
+                value = self.of.get(name, MISSING)
+                if name not in OURS and value is not before.get(name, MISSING):
+                    left.changed.add(name)
+                elif name in parts and _differ(parts[name], value, may_grow or type(value) is dict):
+                    left.changed.add(name)
+                    left[name] = type(value)(value)
+                    _filled(value, parts[name])
+            self.names |= left.changed
+            for name in self.names - left.keys():
+                left[name] = self.of.get(name, MISSING)
+
+    @contextmanager
+    def standing(self, state: RowState) -> Iterator[None]:
+        """Within, a row's next method runs, and finds what was left for it."""
+        before = {name: self.of.get(name, MISSING) for name in state}
+        self._put(state)
+        try:
+            yield
+        finally:
+            self._put({name: value for name, value in before.items() if self.of.get(name, MISSING) is state[name]})
+
+    def _put(self, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            if value is MISSING:
+                self.of.pop(name, None)
+            else:
+                self.of[name] = value
+
+
+def _parts(value: Any) -> list[list[Any]] | None:
+    """What is in a list, or a dict's keys and values; None where that is not looked into."""
+    if type(value) not in (list, dict) or len(value) > MOST_ENTRIES:
+        return None
+    return [list(value), list(value.values())] if type(value) is dict else [list(value)]
+
+
+def _differ(before: list[list[Any]], value: Any, may_grow: bool) -> bool:
+    """Whether a list or a dict has other parts than before."""
+    now = [list(value), list(value.values())] if type(value) is dict else [value]
+    if len(now[0]) < len(before[0]) or (len(now[0]) > len(before[0]) and not may_grow):
+        return True
+    return not all(all(map(operator.is_, *pair)) for pair in zip(before, now, strict=True))
+
+
+def _filled(value: Any, parts: list[list[Any]]) -> None:
+    """Have it hold these again."""
+    value.clear()
+    if type(value) is dict:
+        value.update(zip(*parts, strict=True))
+    else:
+        value.extend(*parts)
+
+
+def _alike(value: Any) -> tuple[object, ...]:
+    """What is equal for values that are the same to whoever reads them."""
+    if isinstance(value, str | bytes | int | float):
+        return (type(value), value)
+    if type(value) in (tuple, list):
+        return (type(value), *map(_alike, value))
+    return (id(value),)
