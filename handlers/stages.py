@@ -20,6 +20,7 @@ class Stages(BatchHandler):
     numbers = itertools.count()
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.settings = settings.but(padding="none")  # copies that fill a batch would be asked for as their client's own
         return load_chain(model_dir, settings)
 
     def example(self) -> Any:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Pipeline, Request, Settings
+from slotwise.worker.padding import KINDS
 from slotwise.worker.slot_errors import ModelFault
 from slotwise.worker.stages import stage_chain
 from slotwise.worker.stages.stage_chain import MOST_PARTS, StageChain, StagePart
@@ -346,6 +347,20 @@ def test_the_whole_handler_over_its_pipeline(tmp_path: Path) -> None:
             continue
         first, bad, last = json.loads(answer.body)
         assert (first["answer"], last["answer"], bad["error"]["code"]) == (i * 1000, i * 1000 + 2, ModelFault.code)
+
+
+@pytest.mark.parametrize("padding", KINDS)
+def test_a_batch_is_not_filled_with_copies_of_somebodys_parts(padding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of bad parts would count as that client's, whose good ones were refused: by how many mates there are."""
+    from handlers import stages
+
+    monkeypatch.setattr(stages, "load_chain", lambda *_: chain(Finder(), Reader()))
+    parts = ["poison", "poison", *["ok"] * 20]
+    for mates in (0, 8):
+        pipeline = Pipeline.start(stages.Stages(), Path(), Settings(batch_size=16, model={}, padding=padding))
+        sent = [*(asked(i, ["ok"])[0] for i in range(mates)), asked(9, parts)[0]]
+        *_, last = pipeline.answer([Request(body, Headers({}), str(i)) for i, body in enumerate(sent)])
+        assert ["answer" in one for one in json.loads(last.body)] == [doing == "ok" for doing in parts]
 
 
 def test_the_first_stage_sees_the_query() -> None:
