@@ -12,6 +12,8 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from slotwise.worker.copies import ATOMS
+
 MOST_ENTRIES = 4096  # of a list or a dict that is looked into
 OURS = ("_read_alone_since", "predict_until")  # set by others, at any time
 MISSING = object()
@@ -108,8 +110,5 @@ def _filled(value: Any, parts: list[list[Any]]) -> None:
 
 def _alike(value: Any) -> tuple[object, ...]:
     """What is equal for values that are the same to whoever reads them."""
-    if isinstance(value, str | bytes | int | float):
-        return (type(value), value)
-    if type(value) in (tuple, list):
-        return (type(value), *map(_alike, value))
-    return (id(value),)
+    parts = value if type(value) in (tuple, list) and len(value) <= MOST_ENTRIES else (value,)
+    return (type(value), *((type(one), one) if type(one) in ATOMS else id(one) for one in parts))
