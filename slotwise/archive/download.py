@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from slotwise.archive.inspection import file_sha256
 from slotwise.errors import SlotwiseError, missing_package
@@ -114,11 +114,14 @@ def _of_s3(url: str) -> Iterator[bytes]:
     except ImportError as error:
         raise missing_package("boto3", "an archive on S3") from error
     parts = urlsplit(url)
+    extra = {name[:1].upper() + name[1:]: value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+    if extra.keys() - {"VersionId"} or parts.fragment:
+        raise _failed(url, "behind an object's key only ?versionId= is known; ? and # of the key itself are %3F and %23")
     try:
         client = boto3.session.Session().client(
             "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
         )
-        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")))
+        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **extra)
         yield from found["Body"].iter_chunks(BLOCK)
     except ClientError as error:
         told = error.response.get("Error", {})

@@ -104,7 +104,7 @@ def on_host(value: object) -> object:
         return value
     if callable(detach := getattr(value, "detach", None)):
         tensor = detach().cpu()
-        return tensor.float().numpy() if tensor.is_floating_point() else tensor.numpy()
+        return (tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor).numpy()
     return np.asarray(value) if hasattr(value, "__array__") else value
 
 

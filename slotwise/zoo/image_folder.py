@@ -72,7 +72,7 @@ def _class_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
         hint = f"is it --data {deeper[0].parent}?" if len(deeper) == 1 else hint
         raise SlotwiseError(f"there is no folder {folder}", hint)
     below = {path.name: path for path in folder.iterdir() if path.is_dir()}
-    found = {label: below.get(label) or below.get(f"{label}s") for label in labels}
+    found = {label: below.get(label) or (below.get(f"{label}s") if f"{label}s" not in labels else None) for label in labels}
     chosen = [path for path in found.values() if path is not None]
     unknown = sorted(set(below.values()) - set(chosen))
     if unknown:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 WEIGHTS, FACTS, KEPT = "weights.pt", "training.json", "validation.npz"
+DIGEST = "weights_sha256"  # in FACTS, of the weights that it is about
 COUNT = 64  # pictures to compare engines with where there are no validation pictures
 
 
@@ -30,6 +32,12 @@ def preprocessing(spec: ModelSpec, start: Start) -> dict[str, Any]:
     """Everything between a picture's bytes and the network: it must be the same in training and in serving."""
     described = spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "ink"})
     return {**described, "mean": start.mean, "std": start.std}
+
+
+def file_sha256(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:
@@ -58,8 +66,11 @@ def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> di
 
 
 def _check_training(folder: Path, spec: ModelSpec, start: Start) -> None:
-    """Refuse to serve weights with other labels or another preprocessing than they were trained with."""
+    """Refuse to serve weights with other labels or another preprocessing than they were trained with, or another's figures."""
     facts = json.loads((folder / FACTS).read_text("utf-8"))
+    if facts.get(DIGEST) not in (None, file_sha256(folder / WEIGHTS)):
+        hint = f"train again, or build these weights with --weights {folder / WEIGHTS}"
+        raise SlotwiseError(f"{folder / FACTS} is about other weights than those beside it", hint)
     for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec, start)), ("network", start.network)):
         if facts[key] != now:
             changed = [part for part in now if facts[key].get(part) != now[part]] if isinstance(now, dict) else [key]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from slotwise.errors import SlotwiseError
-from slotwise.files.disk import check_writable
+from slotwise.files.disk import check_writable, written_whole
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import has_cuda
@@ -31,7 +31,7 @@ from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import checkpoint, frozen_body
 from slotwise.zoo.image_folder import LabelledPictures, batches, digest
 from slotwise.zoo.start import Start, start_of
-from slotwise.zoo.trained import COUNT, FACTS, KEPT, WEIGHTS, preprocessing
+from slotwise.zoo.trained import COUNT, DIGEST, FACTS, KEPT, WEIGHTS, file_sha256, preprocessing
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -210,9 +210,13 @@ class _Run:
         pictures = [self.recipe(file.read_bytes()) for file in self.validation.spread(COUNT)]
         with held():
             self.folder.mkdir(parents=True, exist_ok=True)
-            checkpoint.write_whole(self.folder / WEIGHTS, self.best)
-            np.savez_compressed(self.folder / KEPT, pixels=np.stack(pictures))
-            (self.folder / FACTS).write_text(json.dumps(asdict(self.result), indent=2) + "\n", "utf-8")
+            places = [written_whole(self.folder / name) for name in (WEIGHTS, KEPT, FACTS)]
+            with places[0] as weights, places[1] as kept, places[2] as facts:
+                checkpoint.write_whole(weights, self.best)
+                with kept.open("wb") as file:
+                    np.savez_compressed(file, pixels=np.stack(pictures))
+                known = {**asdict(self.result), DIGEST: file_sha256(weights)}
+                facts.write_text(json.dumps(known, indent=2) + "\n", "utf-8")
 
     def _save(self, states: Mapping[str, Any]) -> None:
         """Write what `--resume` goes on from."""

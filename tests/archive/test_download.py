@@ -104,6 +104,17 @@ def test_an_archive_comes_from_s3(bucket: str, store: Path) -> None:
     assert list(store.iterdir()) == []
 
 
+def test_a_version_of_an_object_is_that_version(bucket: str, store: Path) -> None:
+    client = pytest.importorskip("boto3").client("s3")
+    client.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    ids = [client.put_object(Bucket=bucket, Key="m.mar", Body=body)["VersionId"] for body in (CONTENT, b"newer")]
+    assert fetch(f"s3://{bucket}/m.mar?versionId={ids[0]}", DIGEST, store).read_bytes() == CONTENT
+    (store / "m.mar").unlink()
+    for behind in ("?version=1", f"?versionId={ids[0]}&partNumber=1", "#2"):
+        with pytest.raises(SlotwiseError, match=r"only \?versionId= is known"):
+            fetch(f"s3://{bucket}/m.mar{behind}", DIGEST, store)
+
+
 def test_what_s3_refuses_is_one_line_without_a_key(bucket: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for address, said in (
         (f"s3://{bucket}/other.mar", "S3 answers NoSuchKey"),

@@ -160,6 +160,9 @@ class Tensor:
     def is_floating_point(self) -> bool:
         return self.values.dtype.kind == "f"
 
+    def element_size(self) -> int:
+        return int(self.values.itemsize)
+
     def float(self) -> Tensor:
         return Tensor(self.values.astype(np.float32), self.device, self.grad)
 
@@ -175,6 +178,14 @@ def test_a_tensor_comes_to_the_host_as_an_array() -> None:
         assert array.dtype == wanted
         assert array.tolist() == [0, 1, 2]
     assert rows_of([Tensor([1, 2]), Tensor([3, 4])], 2, 2)[0].values.tolist() == [1, 2]  # type: ignore[attr-defined]
+
+
+def test_only_half_precision_becomes_float32() -> None:
+    torch = pytest.importorskip("torch")
+    kinds = {torch.float16: np.float32, torch.bfloat16: np.float32, torch.float32: np.float32, torch.float64: np.float64}
+    assert [on_host(torch.ones(1, dtype=kind)).dtype for kind in kinds] == list(kinds.values())
+    precise = torch.tensor([16777217.0, 1e300], dtype=torch.float64)
+    assert on_host(precise).tolist() == [16777217.0, 1e300]
 
 
 def test_what_can_be_an_array_becomes_one_and_all_else_stays() -> None:

@@ -15,7 +15,7 @@ from slotwise import console
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import load_spec
 from slotwise.zoo import efficientnet, training
-from slotwise.zoo.image_folder import LabelledPictures
+from slotwise.zoo.image_folder import LabelledPictures, _class_folders
 from slotwise.zoo.start import start_of
 
 MODELS = Path(__file__).parents[2] / "models"
@@ -131,6 +131,13 @@ def test_what_lies_in_a_folder(
     assert len(found.left_out) == len(left_out)
     assert all(expected in line for expected, line in zip(left_out, found.left_out, strict=True))
     assert all("\n" not in line for line in found.left_out)
+
+
+def test_a_folder_is_of_one_label(tmp_path: Path) -> None:
+    for name in ("news", "old"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+    with pytest.raises(SlotwiseError, match=r"lacks a folder for the label new$"):
+        _class_folders(tmp_path / "train", ["new", "news", "old"])
 
 
 @pytest.mark.parametrize(

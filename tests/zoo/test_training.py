@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +115,44 @@ def test_other_preprocessing_than_in_training_is_refused(model: Path, outcome: t
             trained.make(model, tmp_path, None, progress)
     finally:
         (model / "model.toml").write_text(text, "utf-8")
+
+
+def test_what_a_training_keeps_belongs_together(
+    model: Path, outcome: training.TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk leaves all three files as they were; weights that are exchanged have no figures."""
+    picture = tmp_path / "picture"
+    picture.write_bytes(b"")
+    kept = tmp_path / "kept"
+    run: Any = SimpleNamespace(
+        folder=kept,
+        recipe=lambda body: np.zeros((2, 2, 3), np.uint8),
+        validation=SimpleNamespace(spread=lambda count: [picture]),
+        best={"w": torch.tensor(1.0)},
+        result=outcome,
+    )
+
+    def files() -> dict[str, bytes]:
+        return {file.name: file.read_bytes() for file in kept.iterdir()}
+
+    training._Run.keep(run)
+    before, run.best = files(), {"w": torch.tensor(2.0)}
+    monkeypatch.setattr(training, "asdict", full)
+    with pytest.raises(OSError, match="No space"):
+        training._Run.keep(run)
+    assert files() == before
+    monkeypatch.undo()
+    text = (model / "weights.pt").read_bytes()
+    try:
+        training.checkpoint.write_whole(model / "weights.pt", torch.load(kept / "weights.pt"))
+        with pytest.raises(SlotwiseError, match="is about other weights"):
+            trained._check_training(model, load_spec(model), start_of(load_spec(model), "none"))
+    finally:
+        (model / "weights.pt").write_bytes(text)
+
+
+def full(_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_the_best_epoch_is_kept_and_training_stops_early(model: Path, data: Path, tmp_path: Path) -> None:

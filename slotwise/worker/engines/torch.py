@@ -46,13 +46,14 @@ class TorchEngine:
     def __call__(self, inputs: Any) -> Any:
         """An array or tensor [b, ...] to a tensor [b, ...] on the host."""
         tensor = laid_out(torch.as_tensor(inputs), self.layout)
-        half = HALF.get(self.precision)
-        autocast = torch.autocast(self.device, half) if half else contextlib.nullcontext()
+        halved = HALF.get(self.precision)
+        autocast = torch.autocast(self.device, halved) if halved else contextlib.nullcontext()
         with torch.inference_mode(), autocast:
             if self.device == "cuda":  # pragma: no cover  needs a GPU
                 tensor = laid_out(tensor.pin_memory().to("cuda", non_blocking=True), self.layout)
             output = self.module(tensor)
-            return (output.float() if output.is_floating_point() else output).cpu()  # float32 does not hold every id
+            half = output.is_floating_point() and output.element_size() < 4
+            return (output.float() if half else output).cpu()
 
     def choose_layout(self, inputs: Sequence[Any]) -> None:
         """Use channels_last where the network runs in it and answers the same on `inputs`, each [b, ...].
