@@ -224,6 +224,41 @@ def test_what_cannot_be_tried_is_not_proven() -> None:
     assert verdict(handler) == Verdict(None, "there are no mates to try", same_bits=4, even=SIZES)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_mates_that_fail_only_in_a_larger_batch_prove_nothing_of_it(together: bool) -> None:
+    """They fail where loud ones and empty ones are among three rows and more; or where any are."""
+    error: Exception = RuntimeError("overflow guard")
+
+    def guards(x: Any) -> Any:
+        least, most = np.abs(x).max(1).min(), np.abs(x).max()
+        if len(x) > 2 and (least < 0.01 and most > 50 if together else least != most):
+            raise error
+        return row_wise(x) if len(x) < 3 else row_wise(np.round(x / most * 127))
+
+    found = verdict(Serving(guards))
+    if together:
+        assert (found.separable, found.cause) == (False, "mixes rows: a batch of 3, loud mates")
+        return
+    assert (found.separable, found.sizes, found.most_rows) == (None, (2,), 2)
+    assert found.cause == "a batch of 3 fails: RuntimeError: overflow guard"
+    error = MemoryError()
+    assert verdict(Serving(guards)).cause == "a batch of 3 fails: out of memory"
+
+
+def test_mates_that_fail_only_together_are_tried_one_kind_after_the_other() -> None:
+    calls: list[int] = []
+
+    def guards(x: Any) -> Any:
+        calls.append(len(x))
+        if len(x) == 4 and not x.any(1).all():
+            raise RuntimeError("no empty one among four")
+        return row_wise(x)
+
+    found = verdict(Serving(guards))
+    assert (found.separable, found.sizes) == (True, SIZES)
+    assert [calls.count(size) for size in SIZES] == [1 + 2 + 3, 2 + 1, 2 + 1 + 3, 2 + 2, 2 + 2]
+
+
 def test_no_size_is_begun_that_would_not_be_done_in_time() -> None:
     now = [0.0]
 

@@ -95,7 +95,7 @@ def prove(
 class _MatesTrial:
     """What is known so far. refuted: whether one bit has differed where none may. padded: in which batch padding was tried.
 
-    row_s: what the last call took, a row.
+    row_s: what the last call took, a row. apart: whether each kind of mates is tried by itself, because they fail together.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class _MatesTrial:
         self.alone: list[Any] = []
         self.done: list[int] = []
         self.padded: list[int] = []
-        self.refuted = False
+        self.refuted, self.apart = False, False
         self.row_s = 0.0
         self.between_shapes = Deviation()
         self.same_bits, self.same_so_far = 1, True
@@ -141,13 +141,20 @@ class _MatesTrial:
             self.padded = [size]
         if not with_mates:
             return self.refuting(by_size)
-        place, tried = size // 2, False
-        for kind, batch in self.kinds(size):
+        place, tried, failed = size // 2, False, None
+        kinds = self.kinds(size)
+        while kinds:
+            kind, batch = kinds.pop(0)
             batch[place] = self.row
             try:
                 output = self.batch(batch)[place]
-            except Exception:  # nobody has mates that the model does not take
-                self.mates.pop(kind, None)
+            except Exception as error:
+                if is_out_of_memory(error):  # no mate is to blame
+                    raise
+                failed = error
+                if self.mates.pop(kind, None) is None:  # they fail together: which of them does the model take?
+                    self.apart = True
+                    kinds = self.kinds(size)
                 continue
             if bits(output) != bits(copies[place]):
                 self.refuted = True
@@ -155,6 +162,8 @@ class _MatesTrial:
                 what = f"a batch of {size}, {kind} mates" if repeats else f"the same batch of {size} again"
                 return f"{'mixes rows' if repeats else NOT_DETERMINISTIC}: {what}"
             tried = True
+        if failed and self.done and not tried:  # mates that it took in a smaller batch
+            raise failed
         self.done += [size] if tried else []
         return self.refuting(by_size)
 
@@ -183,10 +192,13 @@ class _MatesTrial:
         return outputs
 
     def kinds(self, size: int) -> list[tuple[str, list[Any]]]:
-        """What stands around the row: in the smallest batch each kind of mates by itself, in larger ones all of them."""
+        """What stands around the row: in the smallest batch each kind of mates by itself, in larger ones all of them.
+
+        Where all of them fail together, each by itself.
+        """
         smallest = 2 if self.longest is None else 3  # the longest leaves no place for a mate in a batch of two
-        if size <= smallest:
-            return [(kind, [mate] * size) for kind, mate in self.mates.items() if size == smallest]
+        if size <= smallest or self.apart:
+            return [(kind, [mate] * size) for kind, mate in self.mates.items() if size >= smallest]
         mates = list(self.mates.values())
         return [("all kinds of", [mates[i % len(mates)] for i in range(size)])] if mates else []
 
