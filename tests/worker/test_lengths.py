@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from slotwise.worker import BatchHandler, Settings
+from slotwise.worker import BatchHandler, Headers, Settings
 from slotwise.worker.separability.proof import caller, settled
 from slotwise.worker.separability.verdict import Verdict
 
@@ -133,3 +134,89 @@ def test_mates_of_tensors_are_tensors_of_their_kind() -> None:
         assert proof(Stacked(item, False)).separable is True
         assert {one.dtype for one in seen} == {item.dtype}
         seen.clear()
+
+
+class Texts(BatchHandler):
+    """How much of each text is `a`: of its padding as well, or without it. An item holds its text somewhere.
+
+    cut: texts have so many characters at most. own: it takes no others.
+    """
+
+    def __init__(self, forgets: bool, item: Any = None, cut: int = 999, own: tuple[str, ...] = ()) -> None:
+        self.settings, self.engine = Settings(batch_size=8, proof_s=5.0), self.run
+        self.forgets, self.item, self.cut, self.own = forgets, item, cut, own
+
+    def example(self) -> Any:
+        return self.item
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [body.decode()]
+
+    def collate(self, items: list[Any]) -> Any:
+        texts = [text_in(item)[: self.cut] for item in items]
+        if self.own and not {*texts} <= {*self.own}:
+            raise ValueError("no such text")
+        return padded([np.array([*map(ord, text)]) for text in texts]), np.array([len(text) for text in texts])
+
+    def run(self, inputs: Any) -> Any:
+        ids, lengths = inputs
+        total = (ids == ord("a")).sum(1).astype(np.float32)
+        return (total / (ids.shape[1] if self.forgets else lengths))[:, None]
+
+
+def text_in(item: Any) -> str:
+    """The text, of which a list of words is one."""
+    if isinstance(item, dict):
+        return text_in(item["text"])
+    if isinstance(item, Spoken):
+        return item.text
+    if isinstance(item, bytes):
+        return item.decode()
+    return item if isinstance(item, str) else " ".join(item)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A class that takes no empty text, and no language but one."""
+
+    text: str
+    language: str = "en"
+
+    def __post_init__(self) -> None:
+        if not self.text or self.language != "en":
+            raise ValueError("no such item")
+
+
+LONG = "aabbab" * 4
+
+
+@pytest.mark.parametrize(
+    "item", [LONG, LONG.encode(), {"text": LONG}, ["aab", "b", "ab"], np.array(["aab", "b"]), Spoken(LONG), Spoken("a")]
+)
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_text_that_collate_makes_tokens_of_has_a_length(item: Any, forgets: bool) -> None:
+    found = proof(Texts(forgets, item))
+    assert found.separable is not forgets
+    assert found.cause.startswith("padding changes a row: a number moves by ") is forgets
+    assert forgets or max(found.sizes) == 8
+
+
+@pytest.mark.parametrize("options", [{}, {"cut": len(LONG)}, {"cut": 4}, {"own": (LONG, "ab", "b")}])
+@pytest.mark.parametrize("forgets", [True, False])
+def test_the_longest_example_may_be_the_first(tmp_path: Path, options: Any, forgets: bool) -> None:
+    (tmp_path / "examples").mkdir()
+    for name, text in (("1", LONG), ("2", "ab"), ("3", "b")):
+        (tmp_path / "examples" / f"{name}.txt").write_text(text)
+    handler = Texts(forgets, **options)
+    found = settled(handler, caller(handler), tmp_path)
+    assert found.separable is not forgets
+    assert forgets or max(found.sizes) == 8
+
+
+def test_rows_that_are_mixed_by_their_texts_are_named() -> None:
+    class Centred(Texts):
+        def run(self, inputs: Any) -> Any:
+            shares = np.asarray(super().run(inputs))
+            return shares - 0.001 * shares.mean()
+
+    assert proof(Centred(False, LONG)).cause.startswith("mixes rows: a batch of ")

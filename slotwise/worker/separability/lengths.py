@@ -1,7 +1,9 @@
 """Find out which axes of an item are free: a sound has a length as a sequence of tokens has, but no array says so.
 
 Each axis is made twice as long, and where the model takes no such item, half as long. A network of a fixed shape refuses both,
-nearly always when its items are stacked. One that takes them pads the shorter row, and that must not change its answer.
+nearly always when its items are stacked. One that takes them pads the shorter row, and that must not change its answer. The
+length of a text is an axis, too: `collate` may make tokens of it. Where the model takes only texts of its own kind, an example
+stands beside the row, whichever is the longer one.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.separability.bits import bits
-from slotwise.worker.separability.mates import EXAMPLE, Company, changed, has_length
+from slotwise.worker.separability.mates import EXAMPLE, Company, changed, has_length, parts_of, texts_of, with_texts
 
 MOST_TRIED = 12
 
 Pair = Callable[[Any, Any], list[Any] | None]  # two items to their outputs in one batch; None where they never run together
-Place = tuple[int, int]  # which of an item's arrays, and which of its axes
+Place = tuple[int, int]  # which of an item's parts, and which of its axes
 
 
 def with_lengths(whole: Company, pair: Pair) -> Company:
@@ -36,30 +38,38 @@ def with_lengths(whole: Company, pair: Pair) -> Company:
         if not search.longer(group) and len(group) > 1:
             for place in group:
                 search.longer([place])
+    if search.found.longest is None:
+        search.examples()
     return search.found
 
 
 @dataclass
 class _LengthSearch:
-    """found: the company so far. as_it_is: the row's bits beside the longest of `found`."""
+    """found: the company so far. as_it_is: the row's bits beside the longest of `found`. ran: parts that ran with a length."""
 
     found: Company
     pair: Pair
     as_it_is: Any
     tried: itertools.count[int] = field(default_factory=itertools.count)
+    ran: set[int] = field(default_factory=set)
 
     def longer(self, places: Sequence[Place]) -> bool:
         """Whether the row runs beside an item that is twice as long there, or half as long; keeps that item."""
         if next(self.tried) >= MOST_TRIED:
             return False
         row, longest = self.found.row, self.found.longest
-        longer = _resized(row if longest is None else longest, places, _twice)
-        if (outputs := self.pair(longer, row)) is None:
+        first = row if longest is None else longest
+        longer = _resized(first, places, _twice)
+        if bits(longer) == bits(first) or (outputs := self.pair(longer, row)) is None:
             return longest is None and self.shorter(places)
-        if bits(outputs[1]) == self.as_it_is:
-            self.mate("longer", longer)
-        else:
+        self.ran |= {i for i, _ in places}
+        if bits(outputs[1]) != self.as_it_is:
             self.found, self.as_it_is = _lengthened(self.found, row, longer), bits(outputs[1])
+            parts = parts_of(row)
+            if any(_is_text(parts[i], axis) for i, axis in places):  # of texts nothing else is made
+                self.mate("shorter", _resized(row, places, _half))
+        elif longest is not None or not self.shorter(places) or self.found.longest is None:
+            self.mate("longer", longer)  # else the row has already the one length that it is cut to
         return True
 
     def shorter(self, places: Sequence[Place]) -> bool:
@@ -67,6 +77,7 @@ class _LengthSearch:
         row, shorter = self.found.row, _resized(self.found.row, places, _half)
         if bits(shorter) == bits(row) or (outputs := self.pair(row, shorter)) is None:
             return False
+        self.ran |= {i for i, _ in places}
         alone = self.pair(shorter, shorter)
         if alone is not None and bits(alone[1]) == bits(outputs[1]):
             self.mate("shorter", shorter)
@@ -74,9 +85,31 @@ class _LengthSearch:
             self.found, self.as_it_is = _lengthened(self.found, shorter, row), bits(outputs[1])
         return True
 
+    def examples(self) -> None:
+        """The same with the archive's examples, where they have other texts of which the model took no other length."""
+        parts = parts_of(self.found.row)
+        unsure = [i for i, part in enumerate(parts) if texts_of(part) and i not in self.ran]
+        for kind, other in self.found.mates.items():
+            others = parts_of(other) if kind.startswith(EXAMPLE) else []
+            if any(i < len(others) and bits(others[i]) != bits(parts[i]) for i in unsure) and self.beside(other):
+                return
+
+    def beside(self, other: Any) -> bool:
+        """Whether the row is padded beside this item, or this one beside the row, and that moves bits; keeps the longer one."""
+        row = self.found.row
+        for longest, shorter in ((other, row), (row, other)):
+            alone, together = self.pair(shorter, shorter), self.pair(longest, shorter)
+            if alone is not None and together is not None and bits(alone[1]) != bits(together[1]):
+                self.found = _lengthened(self.found, shorter, longest)
+                self.mate("longest", longest)
+                return True
+        return False
+
     def mate(self, kind: str, item: Any) -> None:
-        """Keep one more mate."""
-        self.found = replace(self.found, mates={**self.found.mates, kind: item})
+        """Keep one more mate, where it is another item than the row."""
+        mates = self.found.mates
+        if bits(item) != bits(self.found.row):
+            self.found = replace(self.found, mates={**mates, f"{kind} {len(mates)}" if kind in mates else kind: item})
 
 
 def _lengthened(whole: Company, row: Any, longest: Any) -> Company:
@@ -86,41 +119,55 @@ def _lengthened(whole: Company, row: Any, longest: Any) -> Company:
 
 
 def _axes(whole: Company) -> list[list[Place]]:
-    """The axes of the row's arrays, those of one size together: a mask is as long as what it masks.
+    """The axes of the row's parts, those of one size together: a mask is as long as what it masks. Of texts their lengths, too.
 
     Without those that its longest has shown to be lengths.
     """
-    shapes: list[tuple[int, ...]] = []
-
-    def note(array: Any) -> Any:
-        shapes.append(() if whole.longest is not None and has_length(array) else np.shape(array))
-        return array
-
-    changed(whole.row, note)
-    by_size: dict[int, list[Place]] = {}
-    for i, shape in enumerate(shapes):
+    by_size: dict[tuple[int, bool], list[Place]] = {}
+    for i, part in enumerate(parts_of(whole.row)):
+        shape = () if whole.longest is not None and has_length(part) else _shape(part)
         for axis, size in enumerate(shape):
-            by_size.setdefault(size, []).append((i, axis))
+            by_size.setdefault((size, _is_text(part, axis)), []).append((i, axis))
     return list(by_size.values())
 
 
+def _shape(part: Any) -> tuple[int, ...]:
+    """The sizes of a part's axes; the last one of texts is the longest one's length."""
+    texts = texts_of(part)
+    shape = part.shape if isinstance(part, np.ndarray) else (len(part),) if type(part) in (list, tuple) else ()
+    return (*shape, max(map(len, texts))) if texts else shape
+
+
+def _is_text(part: Any, axis: int) -> bool:
+    """Whether this axis is the length of texts."""
+    return axis == len(_shape(part)) - 1 and bool(texts_of(part))
+
+
 def _resized(item: Any, places: Sequence[Place], resize: Callable[[Any, int], Any]) -> Any:
-    """The item with these axes resized."""
+    """The item with these axes resized; as it is, where its class takes no such parts."""
     count = itertools.count()
 
-    def change(array: Any) -> Any:
+    def change(part: Any) -> Any:
         this = next(count)
         for i, axis in places:
-            array = resize(array, axis) if i == this else array
-        return array
+            part = resize(part, axis) if i == this else part
+        return part
 
-    return changed(item, change)
+    try:
+        return changed(item, change)
+    except Exception:
+        return item
 
 
-def _twice(array: Any, axis: int) -> Any:
-    return np.concatenate([array, array], axis) if isinstance(array, np.ndarray) else array + array
+def _twice(part: Any, axis: int) -> Any:
+    if _is_text(part, axis):
+        return with_texts(part, lambda text: text + (" " if isinstance(text, str) else b" ") + text[::-1])
+    return np.concatenate([part, part], axis) if isinstance(part, np.ndarray) else part + part
 
 
-def _half(array: Any, axis: int) -> Any:
-    kept = slice((np.shape(array)[axis] + 1) // 2)
-    return array[(slice(None),) * axis + (kept,)] if isinstance(array, np.ndarray) else array[kept]
+def _half(part: Any, axis: int) -> Any:
+    """Half of it; of a text as little as nobody cuts."""
+    if _is_text(part, axis):
+        return with_texts(part, lambda text: text[: max(1, len(text) // 16)])
+    kept = slice((_shape(part)[axis] + 1) // 2)
+    return part[(slice(None),) * axis + (kept,)] if isinstance(part, np.ndarray) else part[kept]

@@ -1,8 +1,8 @@
 """Make a row and its mates to prove separability with: of one item that a model answers, others that differ from it.
 
 Arrays, tensors and lists of floats become loud (50 times as large), zero, tiny and ordinary; sequences of tokens become
-shorter, longer and reversed. An item may hold such things in a dict, a tuple or a dataclass. Nothing is made of an item of any
-other kind.
+shorter, longer and reversed. An item may hold such things in a dict, a tuple or a dataclass. Of texts there are shorter and
+longer ones, where the model takes such (lengths.py). Nothing is made of an item of any other kind.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from slotwise.worker.separability.bits import bits
 logger = logging.getLogger(__name__)
 
 LOUD, TINY = 50.0, 1e-3
+TEXTS = (str, bytes, bytearray, np.str_, np.bytes_)
 EXAMPLE = "example "  # what the kinds of mates that are an archive's examples begin with
 
 
@@ -57,8 +58,11 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
-    """The item with every array and every sequence of tokens in it changed; `change` sees tensors and floats as arrays."""
-    if isinstance(value, np.ndarray) or _is_tokens(value):
+    """The item with every part changed that is none of several; `change` sees tensors and lists of floats as arrays.
+
+    Tokens are one part, and so is a list of texts.
+    """
+    if isinstance(value, np.ndarray) or _is_tokens(value) or (type(value) is list and texts_of(value)):
         return change(value)
     if callable(getattr(value, "detach", None)):  # a tensor
         array = on_host(value)
@@ -76,7 +80,36 @@ def changed(value: Any, change: Callable[[Any], Any]) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{name: changed(getattr(value, name), change) for name in names})
-    return value
+    return change(value)
+
+
+def parts_of(item: Any) -> list[Any]:
+    """The parts that `changed` changes, in its order."""
+    parts: list[Any] = []
+
+    def note(part: Any) -> Any:
+        parts.append(part)
+        return part
+
+    changed(item, note)
+    return parts
+
+
+def texts_of(part: Any) -> list[Any]:
+    """The texts that a part of an item is made of: its own, those of a list, or of an array; none where it holds others."""
+    if type(part) in TEXTS:
+        return [part]
+    if isinstance(part, np.ndarray):
+        part = part.ravel().tolist() if part.dtype.kind in "USO" else []
+    return part if type(part) is list and all(type(one) in TEXTS for one in part) else []
+
+
+def with_texts(part: Any, change: Callable[[Any], Any]) -> Any:
+    """A part that is made of texts, with each of them changed."""
+    texts = list(map(change, texts_of(part)))
+    if isinstance(part, np.ndarray):
+        return np.array(texts, object if part.dtype.hasobject else None).reshape(part.shape)
+    return texts if type(part) is list else texts[0]
 
 
 def _is_tokens(value: Any) -> bool:
