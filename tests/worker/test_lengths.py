@@ -220,3 +220,30 @@ def test_rows_that_are_mixed_by_their_texts_are_named() -> None:
             return shares - 0.001 * shares.mean()
 
     assert proof(Centred(False, LONG)).cause.startswith("mixes rows: a batch of ")
+
+
+class Sound:
+    """An object that nothing is made of."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_of_objects_the_longest_example_may_be_the_first(tmp_path: Path, forgets: bool) -> None:
+    class Sounds(Texts):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            return [Sound(body.decode())]
+
+        def collate(self, items: list[Any]) -> Any:
+            return super().collate([item.text for item in items])
+
+    (tmp_path / "examples").mkdir()
+    for name, text in (("1", LONG), ("2", "ab"), ("3", "b")):
+        (tmp_path / "examples" / f"{name}.txt").write_text(text)
+    handler = Sounds(forgets)
+    assert settled(handler, caller(handler), tmp_path).separable is not forgets
+    (tmp_path / "examples" / "2.txt").unlink()
+    (tmp_path / "examples" / "3.txt").unlink()
+    handler = Sounds(forgets)
+    assert settled(handler, caller(handler), tmp_path).cause == "there are no mates to try"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from slotwise.worker.padding import pad_sequences
 from slotwise.worker.separability.about import About
 from slotwise.worker.separability.bits import Deviation, bits
 from slotwise.worker.separability.mates import company
-from slotwise.worker.separability.proof import caller
+from slotwise.worker.separability.proof import caller, settled
 from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, prove
 from slotwise.worker.separability.verdict import Verdict
 
@@ -28,7 +28,7 @@ class Serving(BatchHandler):
     """Serves any callable on items like `item`."""
 
     def __init__(self, network: Callable[[Any], Any], item: Any = None) -> None:
-        self.settings, self.engine = Settings(), network
+        self.settings, self.engine = Settings(batch_size=8, proof_s=5.0), network
         self.item = np.zeros(6, np.float32) if item is None else item
 
     def example(self) -> Any:
@@ -43,6 +43,10 @@ def verdict(handler: BatchHandler, sizes: tuple[int, ...] = SIZES, folder: Path 
     assert whole is not None
     attempt = caller(handler)
     return prove(attempt, whole.row, whole.mates, sizes, longest=whole.longest, **options)
+
+
+def proof(handler: BatchHandler, folder: Path = Path("nowhere")) -> Verdict:
+    return settled(handler, caller(handler), folder)
 
 
 def weights(rows: int = 6, columns: int = 3) -> Any:
@@ -339,3 +343,63 @@ def test_what_compiles_each_new_shape_is_not_taken_for_a_slow_network() -> None:
 
     verdict = prove(attempt, 1.0, {"loud": 9.0, "tiny": 0.1}, (2, 3, 4, 8, 16), budget_s=12.6, clock=lambda: now[0])
     assert (verdict.separable, verdict.sizes, verdict.most_rows) == (True, (2, 3, 4, 8, 16), 0)
+
+
+class Weighed(NamedTuple):
+    x: Any
+    weight: Any
+
+
+@dataclass(frozen=True)
+class Light:
+    x: Any
+    weight: Any
+
+    def __post_init__(self) -> None:
+        if self.weight > 1000:
+            raise ValueError("too heavy")
+
+
+def as_dict(x: Any, weight: Any) -> Any:
+    return {"x": x, "weight": weight}
+
+
+@pytest.mark.parametrize("make", [Weighed, Light, as_dict])
+@pytest.mark.parametrize("weight", [70.0, np.float32(70), 70, np.int64(70), True])
+@pytest.mark.parametrize("mixes", [True, False])
+def test_a_number_in_an_item_is_varied_as_its_arrays_are(make: Callable[..., Any], weight: Any, mixes: bool) -> None:
+    class Weighing(Serving):
+        def collate(self, items: list[Any]) -> Any:
+            pairs = [(one["x"], one["weight"]) if isinstance(one, Mapping) else (one.x, one.weight) for one in items]
+            weights = np.array([weight for _, weight in pairs], np.float64)
+            return np.stack([x for x, _ in pairs]) + (weights - weights.mean() if mixes else weights)[:, None]
+
+    found = proof(Weighing(row_wise, make(np.zeros(6, np.float32), weight)))
+    assert found.separable is not mixes
+    assert found.cause.startswith("mixes rows: a batch of 2, ") is mixes
+    assert mixes or found.sizes == (2, 3, 4, 8)
+
+
+class Held:
+    """An object that nothing is made of."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+@pytest.mark.parametrize("examples", [1, 2])
+def test_what_holds_an_object_is_proven_where_an_example_holds_another(tmp_path: Path, examples: int) -> None:
+    class Holding(Serving):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            x = np.frombuffer(body, np.float32)
+            return [(x, Held(x))]
+
+        def collate(self, items: list[Any]) -> Any:
+            return np.stack([x + held.x for x, held in items])
+
+    (tmp_path / "examples").mkdir()
+    for i in range(examples):
+        (tmp_path / "examples" / f"{i}.f32").write_bytes(np.arange(i, i + 6, dtype=np.float32).tobytes())
+    found = proof(Holding(row_wise), tmp_path)
+    assert (found.separable, found.most_rows, found.sizes) == (True if examples > 1 else None, 0, (2, 3, 4, 8))
+    assert found.cause == ("" if examples > 1 else "a part of its items (Held) is the same in all mates")

@@ -2,8 +2,8 @@
 
 Each axis is made twice as long, and where the model takes no such item, half as long. A network of a fixed shape refuses both,
 nearly always when its items are stacked. One that takes them pads the shorter row, and that must not change its answer. The
-length of a text is an axis, too: `collate` may make tokens of it. Where the model takes only texts of its own kind, an example
-stands beside the row, whichever is the longer one.
+length of a text is an axis, too: `collate` may make tokens of it. Where the model takes only texts of its own kind, or where
+an object holds nobody knows what, a shorter example becomes the row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker.separability.bits import bits
-from slotwise.worker.separability.mates import EXAMPLE, Company, changed, has_length, parts_of, texts_of, with_texts
+from slotwise.worker.separability.mates import EXAMPLE, Company, changed, has_length, is_strange, parts_of, texts_of, with_texts
 
 MOST_TRIED = 12
 
@@ -31,7 +31,7 @@ def with_lengths(whole: Company, pair: Pair) -> Company:
     """
     groups = _axes(whole)
     first = whole.row if whole.longest is None else whole.longest
-    if not groups or (outputs := pair(first, whole.row)) is None:
+    if not (groups or any(map(is_strange, parts_of(whole.row)))) or (outputs := pair(first, whole.row)) is None:
         return whole
     search = _LengthSearch(whole, pair, bits(outputs[1]))
     for group in groups:
@@ -86,24 +86,20 @@ class _LengthSearch:
         return True
 
     def examples(self) -> None:
-        """The same with the archive's examples, where they have other texts of which the model took no other length."""
-        parts = parts_of(self.found.row)
-        unsure = [i for i, part in enumerate(parts) if texts_of(part) and i not in self.ran]
+        """As `shorter`, with an example in its place that has another object, or a text of which no other length ran."""
+        row, parts = self.found.row, parts_of(self.found.row)
+        unsure = [i for i, part in enumerate(parts) if is_strange(part) or (texts_of(part) and i not in self.ran)]
         for kind, other in self.found.mates.items():
             others = parts_of(other) if kind.startswith(EXAMPLE) else []
-            if any(i < len(others) and bits(others[i]) != bits(parts[i]) for i in unsure) and self.beside(other):
+            if not any(i < len(others) and bits(others[i]) != bits(parts[i]) for i in unsure):
+                continue
+            beside, alone, padded = self.pair(other, row), self.pair(other, other), self.pair(row, other)
+            if beside is None or alone is None or padded is None or bits(beside[1]) != self.as_it_is:
+                continue  # beside a longer one the row is tried as beside any mate
+            if bits(alone[1]) != bits(padded[1]):
+                self.found = _lengthened(self.found, other, row)
+                self.mate("longest", row)
                 return
-
-    def beside(self, other: Any) -> bool:
-        """Whether the row is padded beside this item, or this one beside the row, and that moves bits; keeps the longer one."""
-        row = self.found.row
-        for longest, shorter in ((other, row), (row, other)):
-            alone, together = self.pair(shorter, shorter), self.pair(longest, shorter)
-            if alone is not None and together is not None and bits(alone[1]) != bits(together[1]):
-                self.found = _lengthened(self.found, shorter, longest)
-                self.mate("longest", longest)
-                return True
-        return False
 
     def mate(self, kind: str, item: Any) -> None:
         """Keep one more mate, where it is another item than the row."""

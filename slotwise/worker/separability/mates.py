@@ -1,8 +1,9 @@
 """Make a row and its mates to prove separability with: of one item that a model answers, others that differ from it.
 
 Arrays, tensors and lists of floats become loud (50 times as large), zero, tiny and ordinary; sequences of tokens become
-shorter, longer and reversed. An item may hold such things in a dict, a tuple or a dataclass. Of texts there are shorter and
-longer ones, where the model takes such (lengths.py). Nothing is made of an item of any other kind.
+shorter, longer and reversed; numbers become other numbers. An item may hold such things in a dict, a tuple or a dataclass. Of
+texts there are shorter and longer ones, where the model takes such (lengths.py). Nothing is made of a part of any other kind:
+only an example may have another one there.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import numpy as np
 
 from slotwise.worker.engines import samples
 from slotwise.worker.outputs import on_host
+from slotwise.worker.request import Headers
 from slotwise.worker.separability.bits import bits
 
 logger = logging.getLogger(__name__)
@@ -49,12 +51,20 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
         return None
     if not examples:  # zeros mostly, which stay zeros however loud
         row = changed(row, _ordinary)
-    others = {kind: changed(row, change) for kind, change in KINDS.items()}
+    others = {kind: _made(row, change) for kind, change in KINDS.items()}
     mates = {kind: mate for kind, mate in others.items() if bits(mate) != bits(row)}
     longest = mates.pop("longer", None)
     if longest is None:
         mates |= {f"{EXAMPLE}{i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
     return Company(row, mates, longest)
+
+
+def _made(row: Any, change: Callable[[Any], Any]) -> Any:
+    """The row changed; as it is, where its class takes no such parts."""
+    try:
+        return changed(row, change)
+    except Exception:
+        return row
 
 
 def changed(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -75,8 +85,12 @@ def changed(value: Any, change: Callable[[Any], Any]) -> Any:
         for name, part in value.items():
             other[name] = changed(part, change)
         return other
+    if type(value) is Headers:
+        return Headers({name: changed(part, change) for name, part in value.items()})
     if type(value) in (list, tuple):
         return type(value)(changed(part, change) for part in value)
+    if isinstance(value, tuple) and hasattr(value, "_make"):  # a named one
+        return value._make(changed(part, change) for part in value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
         return dataclasses.replace(value, **{name: changed(getattr(value, name), change) for name in names})
@@ -93,6 +107,24 @@ def parts_of(item: Any) -> list[Any]:
 
     changed(item, note)
     return parts
+
+
+def is_strange(part: Any) -> bool:
+    """Whether no mates are made of this part: an object."""
+    known = part is None or isinstance(part, np.ndarray) or type(part) in (list, tuple)
+    return not (known or _is_number(part) or _is_whole(part) or texts_of(part))
+
+
+def unvaried(whole: Company, takes: Callable[[Any], bool]) -> str:
+    """The type of a part of the row in which no mate differs that the model takes beside it, "" where there is none."""
+    parts = parts_of(whole.row)
+    strange = {i: bits(part) for i, part in enumerate(parts) if is_strange(part)}
+    for mate in whole.mates.values() if strange else ():
+        others = parts_of(mate)
+        differ = [i for i in strange if i < len(others) and bits(others[i]) != strange[i]]
+        if differ and takes(mate):
+            strange = {i: strange[i] for i in strange if i not in differ}
+    return next((type(parts[i]).__name__ for i in strange), "")
 
 
 def texts_of(part: Any) -> list[Any]:
@@ -118,6 +150,14 @@ def _is_tokens(value: Any) -> bool:
 
 def _is_floats(value: Any) -> bool:
     return type(value) in (list, tuple) and {float} <= set(map(type, value)) <= {float, int}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | complex | np.inexact)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) in (int, bool) or isinstance(value, np.integer | np.bool_)
 
 
 def _loud(value: Any) -> Any:
@@ -161,7 +201,22 @@ def _reversed(value: Any) -> Any:
     return value[::-1] if has_length(value) else value
 
 
+def _larger_number(value: Any) -> Any:
+    return type(value)(LOUD * value + 1) if _is_number(value) else value
+
+
+def _smaller_number(value: Any) -> Any:
+    return type(value)(value / 2) if _is_number(value) else value
+
+
+def _other_whole(value: Any) -> Any:
+    if not _is_whole(value):
+        return value
+    return type(value)(not value if isinstance(value, bool | np.bool_) else int(value) + 1)
+
+
 KINDS: dict[str, Callable[[Any], Any]] = {
     "loud": _loud, "zero": _zero, "tiny": _tiny, "ordinary": _ordinary,
     "shorter": _shorter, "reversed": _reversed, "longer": _longer,
+    "larger-number": _larger_number, "smaller-number": _smaller_number, "other-whole-number": _other_whole,
 }  # fmt: skip

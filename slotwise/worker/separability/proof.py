@@ -30,7 +30,7 @@ from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.lengths import Pair, with_lengths
-from slotwise.worker.separability.mates import Company, company
+from slotwise.worker.separability.mates import Company, company, unvaried
 from slotwise.worker.separability.same_bytes import padded, same_bytes
 from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove, within
 from slotwise.worker.separability.verdict import PROOF, Verdict
@@ -152,6 +152,7 @@ def proven(
     try:
         if (whole := company(model_dir, handler)) is not None:
             whole = with_lengths(_taken(attempt, whole), _pair(handler, attempt))
+            same = unvaried(whole, lambda mate: _takes(attempt, whole.row, mate))
             settling = getattr(handler.engine, "warm_up_runs", 1)
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
             for i, row in enumerate(rows):
@@ -169,6 +170,8 @@ def proven(
                     clock=clock,
                 )
                 verdict = verdict.both(one) if i else one
+            if same and verdict.separable:
+                verdict = replace(verdict, separable=None, cause=f"a part of its items ({same}) is the same in all mates")
     except Exception as error:
         logger.warning("the handler's hooks make nothing to try", exc_info=True)
         verdict = Verdict(None, f"{FAILED}: {type(error).__name__}", most_rows=1)
@@ -221,9 +224,9 @@ def _pair(handler: BatchHandler, attempt: Attempt) -> Pair:
     return pair
 
 
-def _takes(attempt: Attempt, item: Any) -> bool:
+def _takes(attempt: Attempt, *items: Any) -> bool:
     try:
-        attempt([item], 1)
+        attempt(list(map(deepcopy, items)), len(items))
     except Exception:
         return False
     return True
