@@ -11,9 +11,9 @@ from slotwise.bench.bodies import RequestBody
 
 
 def variants(body: RequestBody) -> Iterator[RequestBody]:
-    """Bodies of the same kind with other content, for pictures, JSON and arrays. An answer in a wrong slot is noticed then."""
+    """Bodies of the same kind with other content, for pictures, JSON, texts and arrays: so a wrong slot's answer is noticed."""
     makers: dict[str, Callable[[bytes], Iterator[tuple[str, bytes]]]] = {"image": _pictures}
-    makers |= {"json": _reversed_lists, "npy": _flipped_array}
+    makers |= {"json": _reversed_parts, "npy": _flipped_array, "text/plain": _reversed_words}
     for kind, maker in makers.items():
         if kind in body.content_type or body.name.endswith(f".{kind}"):
             try:
@@ -33,14 +33,25 @@ def _pictures(data: bytes) -> Iterator[tuple[str, bytes]]:
         yield how, target.getvalue()
 
 
-def _reversed_lists(data: bytes) -> Iterator[tuple[str, bytes]]:
-    def turn(value: Any) -> Any:
+def _reversed_parts(data: bytes) -> Iterator[tuple[str, bytes]]:
+    def turn(value: Any, words: bool) -> Any:
         if isinstance(value, list):
             numbers = value and all(isinstance(item, int | float) for item in value)
-            return value[::-1] if numbers else [turn(item) for item in value]
-        return {key: turn(item) for key, item in value.items()} if isinstance(value, dict) else value
+            return value[::-1] if numbers and not words else [turn(item, words) for item in value]
+        if isinstance(value, str):
+            return " ".join(value.split()[::-1]) if words and len(value.split()) > 1 else value
+        return {key: turn(item, words) for key, item in value.items()} if isinstance(value, dict) else value
 
-    yield "with its numbers reversed", json.dumps(turn(json.loads(data))).encode()
+    content = json.loads(data)
+    for how, words in (("numbers", False), ("words", True)):
+        if (turned := turn(content, words)) != content:
+            yield f"with its {how} reversed", json.dumps(turned).encode()
+
+
+def _reversed_words(data: bytes) -> Iterator[tuple[str, bytes]]:
+    words = data.decode().split()
+    if words != words[::-1]:
+        yield "with its words reversed", " ".join(words[::-1]).encode()
 
 
 def _flipped_array(data: bytes) -> Iterator[tuple[str, bytes]]:

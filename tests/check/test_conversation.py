@@ -12,6 +12,7 @@ import pytest
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.check.conversation import Conversation, PromiseBroken
+from slotwise.check.example_variants import variants
 from slotwise.check.promises import answers, memory, partial
 from slotwise.check.worker_protocol import SlotAnswer, WrongIds, read_answers
 
@@ -128,3 +129,18 @@ def test_an_answer_is_its_whose_id_is_in_front_of_it() -> None:
     for wrong in ([b"check-4", b"check-4"], [b"check-4", b"check-7"], [b"check-4", b"\xff"], [b"check-0", b"check-1"]):
         with pytest.raises(WrongIds):
             read(*(slot(name, b"x") for name in wrong))
+
+
+def test_examples_are_varied_by_what_they_are() -> None:
+    """Texts, too: a handler that keeps the last request's words is noticed with one example only."""
+
+    def varied(data: str, content_type: str) -> dict[str, str]:
+        body = RequestBody(data.encode(), content_type, name="e")
+        return {one.name.removeprefix("e with its "): one.data.decode() for one in variants(body)}
+
+    assert varied("a good film", "text/plain; charset=utf-8") == {"words reversed": "film good a"}
+    assert varied("one", "text/plain") == {}
+    assert varied('{"text": "a good film", "lang": "fr"}', "application/json") == {
+        "words reversed": '{"text": "film good a", "lang": "fr"}'
+    }
+    assert varied("[1, 2]", "application/json") == {"numbers reversed": "[2, 1]"}
