@@ -50,6 +50,62 @@ def test_good_ones_get_what_they_get_alone_wherever_the_bad_ones_are(kind: str) 
         assert {slots[i].status for i in places} <= {400}
 
 
+class Remembers:
+    """As many write it: what `preprocess` leaves on `self` is for `postprocess`, which clears it."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+        self.now = {"size": 0}
+        self.model: Any = None
+        self.loaded = set[object]()
+
+    def handle(self, data: Any, context: Any) -> list[Any]:
+        if self.model is None:
+            self.model = object()
+            self.loaded.add(self.model)
+        self.late = getattr(self, "late", [])
+        for one in data:
+            self.bodies.append(one["body"])
+            self.late.append(one["body"])
+        self.now["size"] = len(self.bodies)
+        doubled = doubler(data, context)
+        answers = [
+            {**one, "of": json.loads(body), "late": json.loads(late)}
+            for one, body, late in zip(doubled, self.bodies, self.late, strict=False)
+        ]
+        self.bodies, self.late = [], []
+        return answers
+
+
+KEEPER = Remembers()
+
+
+def by_module(data: Any, context: Any) -> list[Any]:
+    return KEEPER.handle(data, context)
+
+
+class Envelope:
+    def __init__(self, handle: Any) -> None:
+        self._handler = handle
+
+    def handle(self, data: Any, context: Any) -> list[Any]:
+        return list(self._handler(data, context))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("way", ["object", "module", "envelope"])
+def test_what_it_has_left_when_it_failed_is_in_nobodys_answer(kind: str, way: str) -> None:
+    """Its second try is with others: what the first one has kept of the bad one's mates would be theirs."""
+    keeper = KEEPER if way == "module" else Remembers()
+    handle = by_module if way == "module" else Envelope(keeper.handle).handle if way == "envelope" else keeper.handle
+    guarded = guard(handle)
+    for places in [{i} for i in range(8)] + [{1, 4, 6}, {0, 7}, set()]:
+        for i, slot in enumerate(ask(guarded, poisoned(places), kind)):
+            wanted = {"doubled": i * 2, "of": [i], "late": [i]}
+            assert slot.status == 400 if i in places else slot.value == wanted
+    assert keeper.loaded == {keeper.model}, "what it makes when it first needs it, it keeps"
+
+
 def test_a_batch_without_faults_goes_to_theirs_whole_and_once() -> None:
     calls: list[int] = []
 

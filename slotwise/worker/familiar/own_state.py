@@ -2,13 +2,14 @@
 
 On TorchServe the batch that runs has the handler to itself, so `preprocess` may leave there what `postprocess` wants. Here many
 requests are read before the first one is answered: what a method has left goes with its row, and stands there again while that
-row's next method runs. Rows for which something else was left run apart.
+row's next method runs. Rows for which something else was left run apart. A guarded handler gets a batch as on TorchServe; what
+it has left when it fails is undone, because its second try is with others.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,6 +83,40 @@ class OwnState:
                 self.of.pop(name, None)
             else:
                 self.of[name] = value
+
+
+def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
+    """Where a stranger's handler may leave something: its object or module, and the objects there whose classes are its own."""
+    owner = getattr(handle, "__self__", None)
+    root = getattr(owner, "__dict__", None) if owner is not None else getattr(handle, "__globals__", None)
+    if not isinstance(root, dict):
+        return []
+    module = getattr(handle, "__module__", None)
+    inner = [value for name, value in root.items() if not name.startswith("__")]
+    inner += [one.__self__ for one in inner if hasattr(one, "__func__") and hasattr(one, "__self__")]  # an envelope's handler
+    own = [vars(one) for one in inner if type(one).__module__ == module and isinstance(getattr(one, "__dict__", None), dict)]
+    return list({id(of): of for of in (root, *own)}.values())
+
+
+@contextmanager
+def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
+    """Within, a handler runs; where it fails, its attributes, lists and dicts are as they were before.
+
+    What was not there before, or None, is what it makes when it first needs it: that stays, unless it is a list or a dict.
+    """
+    before = [(of, dict(of)) for of in states]
+    parts = [(value, found) for _, values in before for value in values.values() if (found := _parts(value)) is not None]
+    try:
+        yield
+    except BaseException:
+        for of, values in before:
+            for name in [name for name, value in of.items() if name not in values and type(value) in (list, dict)]:
+                del of[name]
+            of |= {name: one for name, one in values.items() if one is not None or type(of.get(name)) in (list, dict)}
+        for value, found in parts:
+            if _differ(found, value, may_grow=False):
+                _filled(value, found)
+        raise
 
 
 def _parts(value: Any) -> list[list[Any]] | None:

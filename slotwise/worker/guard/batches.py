@@ -11,6 +11,7 @@ from typing import Any
 from slotwise.worker.answer import Refusal, serialise
 from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
+from slotwise.worker.familiar.own_state import states_of, undone
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics
@@ -130,7 +131,8 @@ class Guard:
         group = [row.owner for row in attempted]
         rows = slots.enter(group)
         try:
-            results = one_each(self.theirs(rows, slots.raw), len(group))
+            with undone(states_of(self.theirs)):
+                results = one_each(self.theirs(rows, slots.raw), len(group))
             if len(group) > 1 and share(results):
                 raise WrongAnswer("one dict, list or memory in several answers: a copy for each, or a tuple, goes in batches")
             given = zip(results, slots.raw.request_processor, strict=True)
