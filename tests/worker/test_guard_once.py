@@ -214,3 +214,26 @@ def test_an_answer_without_an_end_is_an_error() -> None:
 
     guarded = Once(Endless(), HeldMetrics(), pieces=Intermediate(), steps=True, together=False, max_response_bytes=1000)
     assert [slot.status for slot in ask(guarded, [b"x", b"y"])] == [500, 500]
+
+
+class Tokens:
+    """Sends the tokens of a body, which it gathers on `self`; clears them at its own end."""
+
+    def __init__(self, pieces: Intermediate) -> None:
+        self.pieces, self.tokens = pieces, list[str]()
+
+    def handle(self, data: Any, context: Any) -> list[str]:
+        for word in data[0]["body"].decode().split():
+            if word == "fail":
+                raise ValueError
+            self.tokens.append(word)
+        answer, self.tokens = " ".join(self.tokens), []
+        return [answer]
+
+
+def test_what_one_that_failed_has_left_is_in_nobodys_answer_but_of_a_sequence() -> None:
+    for sequence, wanted in ((False, b"b c"), (True, b"secret b c")):
+        pieces = Intermediate()
+        guarded = Once(Tokens(pieces).handle, HeldMetrics(), pieces=pieces, sequence=sequence, together=False)
+        first, second = ask(guarded, [b"secret fail", b"b c"])
+        assert (first.status, second.body) == (500, wanted)

@@ -62,7 +62,7 @@ class GuardedHandler:
         if self.terms.get("once"):
             once["pieces"] = Intermediate()
             once["pieces"].install()
-            once["steps"] = self.terms["once"] == "steps"
+            once |= {kind: self.terms["once"] == kind for kind in ("steps", "sequence")}
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
         limits = limits_of(raw, server=context.server)
         kind = Once if once else Bare if self.terms.get("bare") else Guard

@@ -15,6 +15,7 @@ from typing import Any
 
 from slotwise.worker.batch import NOT_RUN
 from slotwise.worker.budget import Budget
+from slotwise.worker.familiar.own_state import states_of, undone
 from slotwise.worker.guard.batches import NO_DEVICE, Guard
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
@@ -47,12 +48,12 @@ class Once(Guard):
 
     pieces: what theirs sends before the end. on_piece: takes each, where somebody waits for them, and says whether it was sent;
     it may raise Gone: then theirs is not called again, and runs to its end where it runs. What was not sent is the beginning of
-    the answer. steps: theirs is called until it stops.
+    the answer. steps: theirs is called until it stops. sequence: it keeps what came before, also of a request that failed.
     """
 
-    def __init__(self, *about: Any, pieces: Intermediate, steps: bool = False, **named: Any) -> None:
+    def __init__(self, *about: Any, pieces: Intermediate, steps: bool = False, sequence: bool = False, **named: Any) -> None:
         super().__init__(*about, **named)
-        self.pieces, self.steps = pieces, steps
+        self.pieces, self.steps, self.sequence = pieces, steps, sequence
         self.on_piece: OnPiece | None = None
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
@@ -78,7 +79,8 @@ class Once(Guard):
                 kept.append(piece)
 
         try:
-            result = self._last(rows, slots, take)
+            with undone([] if self.sequence else states_of(self.theirs)):
+                result = self._last(rows, slots, take)
             answer = owned(result, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             self._refuse_if_long(size + (len(answer.body) if isinstance(answer, Owned) else 0))
             slots.keep()
