@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
@@ -87,15 +88,22 @@ class OwnState:
 
 def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
     """Where a stranger's handler may leave something: its object or module, and the objects there whose classes are its own."""
-    owner = getattr(handle, "__self__", None)
-    root = getattr(owner, "__dict__", None) if owner is not None else getattr(handle, "__globals__", None)
-    if not isinstance(root, dict):
+    root = _attributes(handle.__self__) if isinstance(handle, MethodType) else getattr(handle, "__globals__", None)
+    if root is None:
         return []
-    module = getattr(handle, "__module__", None)
-    inner = [value for name, value in root.items() if not name.startswith("__")]
-    inner += [one.__self__ for one in inner if hasattr(one, "__func__") and hasattr(one, "__self__")]  # an envelope's handler
-    own = [vars(one) for one in inner if type(one).__module__ == module and isinstance(getattr(one, "__dict__", None), dict)]
-    return list({id(of): of for of in (root, *own)}.values())
+    inner = list(root.values())
+    own = [one for one in inner if type(one).__module__ == handle.__module__]
+    own += [one.__self__ for one in inner if isinstance(one, MethodType)]  # an envelope has its handler so
+    return list({id(of): of for of in (root, *map(_attributes, own)) if of is not None}.values())
+
+
+def _attributes(owner: Any) -> dict[str, Any] | None:
+    """An object's own; None where it has none, or does not say."""
+    try:
+        found = vars(owner)
+    except Exception:
+        return None
+    return found if type(found) is dict else None
 
 
 @contextmanager
