@@ -114,14 +114,16 @@ def _of_s3(url: str) -> Iterator[bytes]:
     except ImportError as error:
         raise missing_package("boto3", "an archive on S3") from error
     parts = urlsplit(url)
-    extra = {name[:1].upper() + name[1:]: value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
-    if extra.keys() - {"VersionId"} or parts.fragment:
+    asked = parse_qsl(parts.query, keep_blank_values=True)
+    if [name for name, _ in asked] not in ([], ["versionId"]) or parts.fragment:
         raise _failed(url, "behind an object's key only ?versionId= is known; ? and # of the key itself are %3F and %23")
     try:
         client = boto3.session.Session().client(
             "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
         )
-        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **extra)
+        found = client.get_object(
+            Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **{"VersionId": version for _, version in asked}
+        )
         yield from found["Body"].iter_chunks(BLOCK)
     except ClientError as error:
         told = error.response.get("Error", {})

@@ -65,14 +65,15 @@ def digest(folder: Path, files: Sequence[Path]) -> str:
 
 
 def _class_folders(folder: Path, labels: Sequence[str]) -> list[Path]:
-    names = ", ".join(f"{folder.name}/{label}s" for label in labels)
+    plural = {label: f"{label}s" for label in labels if f"{label}s" not in labels}
+    names = ", ".join(f"{folder.name}/{plural.get(label, label)}" for label in labels)
     hint = f"needed below --data, one folder a label: {names}"
     if not folder.is_dir():
         deeper = [path for path in folder.parent.glob(f"*/{folder.name}") if path.is_dir()]
         hint = f"is it --data {deeper[0].parent}?" if len(deeper) == 1 else hint
         raise SlotwiseError(f"there is no folder {folder}", hint)
     below = {path.name: path for path in folder.iterdir() if path.is_dir()}
-    found = {label: below.get(label) or (below.get(f"{label}s") if f"{label}s" not in labels else None) for label in labels}
+    found = {label: below.get(label) or below.get(plural.get(label, label)) for label in labels}
     chosen = [path for path in found.values() if path is not None]
     unknown = sorted(set(below.values()) - set(chosen))
     if unknown:

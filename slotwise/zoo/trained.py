@@ -69,8 +69,7 @@ def _check_training(folder: Path, spec: ModelSpec, start: Start) -> None:
     """Refuse to serve weights with other labels or another preprocessing than they were trained with, or another's figures."""
     facts = json.loads((folder / FACTS).read_text("utf-8"))
     if facts.get(DIGEST) not in (None, file_sha256(folder / WEIGHTS)):
-        hint = f"train again, or build these weights with --weights {folder / WEIGHTS}"
-        raise SlotwiseError(f"{folder / FACTS} is about other weights than those beside it", hint)
+        raise SlotwiseError(f"{folder / FACTS} is about other weights than those beside it", "train again")
     for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec, start)), ("network", start.network)):
         if facts[key] != now:
             changed = [part for part in now if facts[key].get(part) != now[part]] if isinstance(now, dict) else [key]

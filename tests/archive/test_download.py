@@ -110,7 +110,7 @@ def test_a_version_of_an_object_is_that_version(bucket: str, store: Path) -> Non
     ids = [client.put_object(Bucket=bucket, Key="m.mar", Body=body)["VersionId"] for body in (CONTENT, b"newer")]
     assert fetch(f"s3://{bucket}/m.mar?versionId={ids[0]}", DIGEST, store).read_bytes() == CONTENT
     (store / "m.mar").unlink()
-    for behind in ("?version=1", f"?versionId={ids[0]}&partNumber=1", "#2"):
+    for behind in ("?version=1", f"?versionId={ids[0]}&partNumber=1", f"?versionId={ids[0]}&versionId={ids[1]}", "#2"):
         with pytest.raises(SlotwiseError, match=r"only \?versionId= is known"):
             fetch(f"s3://{bucket}/m.mar{behind}", DIGEST, store)
 

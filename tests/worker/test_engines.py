@@ -285,3 +285,24 @@ def test_a_graph_of_one_row_at_a_time_is_asked_row_by_row() -> None:
 
     rows = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert OnnxRuntimeEngine(OneRow())(rows).tolist() == (2 * rows).tolist()
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_kind", "numbers"),
+    [
+        ("float64", "float64", [16777217, 16777219]),
+        ("float32", "float32", [16777216, 16777220]),
+        ("bfloat16", "float32", [2, 4]),
+    ],
+)
+def test_torch_gives_numbers_as_precise_as_the_network_does(
+    kind: str, is_kind: str, numbers: list[int], tmp_path: Path
+) -> None:
+    class Adds(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x.to(getattr(torch, kind)) + (1.0 if kind == "bfloat16" else 16777216.0)
+
+    torch.jit.trace(Adds(), torch.zeros(2, 2)).save(str(tmp_path / "m.pt"))
+    engine = load_engine(tmp_path, Settings(engine="torch", threads=1, model={"weights": {"torchscript": "m.pt"}}))
+    given = engine(np.array([[1, 3]], np.float32))
+    assert (str(given.dtype), given.tolist()) == (f"torch.{is_kind}", [numbers])

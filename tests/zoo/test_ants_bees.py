@@ -136,8 +136,9 @@ def test_what_lies_in_a_folder(
 def test_a_folder_is_of_one_label(tmp_path: Path) -> None:
     for name in ("news", "old"):
         (tmp_path / "train" / name).mkdir(parents=True)
-    with pytest.raises(SlotwiseError, match=r"lacks a folder for the label new$"):
+    with pytest.raises(SlotwiseError, match=r"lacks a folder for the label new$") as error:
         _class_folders(tmp_path / "train", ["new", "news", "old"])
+    assert "train/new, train/newss, train/olds" in error.value.hint
 
 
 @pytest.mark.parametrize(
