@@ -121,9 +121,8 @@ def _of_s3(url: str) -> Iterator[bytes]:
         client = boto3.session.Session().client(
             "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
         )
-        found = client.get_object(
-            Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **{"VersionId": version for _, version in asked}
-        )
+        version = dict(zip(["VersionId"], [value for _, value in asked], strict=False))
+        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **version)
         yield from found["Body"].iter_chunks(BLOCK)
     except ClientError as error:
         told = error.response.get("Error", {})
