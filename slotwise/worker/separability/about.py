@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,17 +61,12 @@ def identity(handler: BatchHandler, model_dir: Path) -> About:
 
 def version_of(package: str) -> str:
     """The version of an installed package, "" where there is none."""
-    installed = _installed(package)
-    return installed.version if installed else ""
-
-
-def _installed(package: str) -> importlib.metadata.Distribution | None:
     for name in (package, f"{package}-cpu"):  # xgboost-cpu
         try:
-            return importlib.metadata.distribution(name)
+            return importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return None
+    return ""
 
 
 def imported_versions(folder: Path, handler: Path | None = None) -> list[str]:
@@ -130,10 +126,16 @@ def _imports(file: Path) -> set[tuple[str, bool]]:
 
 def _state(name: str) -> str:
     """The version of what is imported by this name; beside that of a package that is edited where it lies, a digest."""
-    installed = _installed(name)
-    if installed and '"editable": true' not in (installed.read_text("direct_url.json") or ""):
-        return installed.version
-    return f"{installed.version if installed else ''} {_digest(name)}".strip()
+    version = version_of(name)
+    return version if version and not _is_edited(name) else f"{version} {_digest(name)}".strip()
+
+
+def _is_edited(package: str) -> bool:
+    """Whether an installed package is used from where it is edited."""
+    with suppress(importlib.metadata.PackageNotFoundError):
+        about = importlib.metadata.distribution(package).read_text("direct_url.json")
+        return '"editable": true' in (about or "")
+    return False
 
 
 def _digest(name: str) -> str:
