@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from slotwise import console
 from slotwise.archive.build_proof import prove_archive
 from slotwise.archive.input_digests import input_digests
-from slotwise.archive.inspection import file_sha256
 from slotwise.archive.make_script import check_fit, run_make_script, without_missing_int8
 from slotwise.archive.model_stages import with_stages
 from slotwise.archive.network import onnx_graph
@@ -27,6 +26,7 @@ from slotwise.files import project
 from slotwise.files.disk import check_writable
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.familiar.sagemaker_program import program_of
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from slotwise.archive.inspection import file_sha256
 from slotwise.errors import SlotwiseError, missing_package
 from slotwise.files.tarball import MAX_UNPACKED_BYTES
+from slotwise.worker.environment.digests import file_sha256
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SCHEMES = ("http", "https", "s3")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from slotwise.archive.inspection import file_sha256
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.worker.environment.digests import file_sha256
 
 READ = ("*.py", "*.pt", "*.npz", "*.json", "calibration/*")  # what a make.py reads in its folder, besides what is named
 DESCRIPTION = "model.toml"

@@ -20,6 +20,7 @@ from slotwise.archive.guarding.foreign import LEGACY_MANIFEST, TERMS, config_of,
 from slotwise.archive.packaging import DIGESTS, MANIFEST
 from slotwise.archive.zip_safety import DAMAGE, check_entries, read_small
 from slotwise.errors import SlotwiseError
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.separability.proof import carried
 
 BLOCK_BYTES = 1 << 20
@@ -93,12 +94,6 @@ def unpacked(info: ArchiveInfo, out_dir: Path) -> Path:
 def replaced(info: ArchiveInfo) -> SlotwiseError:
     """What is said where another archive stands in the place of the one that was inspected."""
     return SlotwiseError(f"{info.path.name} has changed since it was looked at", "register it again")
-
-
-def file_sha256(path: Path) -> str:
-    """The SHA-256 of a file, as `slotwise register --sha256` wants it."""
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from slotwise.archive.inspection import file_sha256
+from slotwise.worker.environment.digests import file_sha256
 
 LEFT = "left.json"  # of a model's shelf: {folder: {path: SHA-256}}
 

@@ -25,12 +25,13 @@ from slotwise import __version__
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.guarding.foreign import GUARD, TERMS
 from slotwise.archive.guarding.guarded import guard_code
-from slotwise.archive.inspection import file_sha256, inspect, opened, release_of, shown
+from slotwise.archive.inspection import inspect, opened, release_of, shown
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.archive.packaging import WORKER, FileContent, in_archive, in_file, in_text, worker_code, write_zip
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held, let_through
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.separability.about import NOBODY
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.proof import KEY, carried

@@ -36,9 +36,9 @@ def build(
 ) -> None:
     """Build a model's archive, MODEL.mar, and beside it what was measured, MODEL.report.json."""
     from slotwise.archive.build import build as build_archive
-    from slotwise.archive.inspection import file_sha256
     from slotwise.archive.network.int8 import agreement_in
     from slotwise.files import project
+    from slotwise.worker.environment.digests import file_sha256
 
     if out_dir is None:
         project.enter()
@@ -111,8 +111,8 @@ def guard(
     from slotwise.archive.guarding.guard_proof import Example
     from slotwise.archive.guarding.guarded import guard as guarded
     from slotwise.archive.guarding.guarded import proof_of
-    from slotwise.archive.inspection import file_sha256
     from slotwise.bench.bodies import from_files
+    from slotwise.worker.environment.digests import file_sha256
 
     examples = [
         Example(str(file / body.name if file.is_dir() else file), body.data, body.content_type)

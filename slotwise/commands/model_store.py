@@ -55,9 +55,9 @@ def renew(
     """Put today's worker into archives of earlier releases, handlers and weights untouched, once it has been tried."""
     from dataclasses import asdict
 
-    from slotwise.archive.inspection import file_sha256
     from slotwise.archive.renewal import renew as renewed
     from slotwise.archive.store import archive_of
+    from slotwise.worker.environment.digests import file_sha256
 
     if out_file is not None and len(archives) > 1:
         raise typer.BadParameter("it names one file: renew one archive at a time", param_hint="--out")

@@ -17,13 +17,14 @@ from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
 from slotwise.archive.guarding.guarded import check_replaced, guard, guards, proof_of
 from slotwise.archive.input_digests import changed_input
-from slotwise.archive.inspection import file_sha256, inspect
+from slotwise.archive.inspection import inspect
 from slotwise.archive.store import archive_file, is_stored
 from slotwise.deploy.kept_settings import kept_settings
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import written_whole
 from slotwise.model_spec import load_spec
+from slotwise.worker.environment.digests import file_sha256
 
 if TYPE_CHECKING:
     from slotwise.client.management import LiveModel, ManagementClient

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from slotwise.archive.inspection import file_sha256
 from slotwise.deploy.canary_share import CanaryShare
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.rollout.record import interrupted, only_one
+from slotwise.worker.environment.digests import file_sha256
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel

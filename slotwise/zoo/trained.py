@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import pictures
 from slotwise.zoo.networks import settle
@@ -32,12 +32,6 @@ def preprocessing(spec: ModelSpec, start: Start) -> dict[str, Any]:
     """Everything between a picture's bytes and the network: it must be the same in training and in serving."""
     described = spec.input.model_dump(mode="json", include={"shape", "resize", "interpolation", "ink"})
     return {**described, "mean": start.mean, "std": start.std}
-
-
-def file_sha256(file: Path) -> str:
-    """The SHA-256 of a file."""
-    with file.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def make(folder: Path, out: Path, weights: str | None, progress: Progress) -> dict[str, Any]:

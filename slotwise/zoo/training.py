@@ -26,12 +26,13 @@ from slotwise.errors import SlotwiseError
 from slotwise.files.disk import check_writable, written_whole
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.environment.settings import has_cuda
 from slotwise.worker.inputs.images import Recipe
 from slotwise.zoo import checkpoint, frozen_body
 from slotwise.zoo.image_folder import LabelledPictures, batches, digest
 from slotwise.zoo.start import Start, start_of
-from slotwise.zoo.trained import COUNT, DIGEST, FACTS, KEPT, WEIGHTS, file_sha256, preprocessing
+from slotwise.zoo.trained import COUNT, DIGEST, FACTS, KEPT, WEIGHTS, preprocessing
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.archive.inspection import extract, file_sha256, inspect
+from slotwise.archive.inspection import extract, inspect
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
 from slotwise.bench.bodies import RequestBody, examples
@@ -35,6 +35,7 @@ from slotwise.check.real_worker import RealWorker
 from slotwise.commands import archive as commands
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.worker.environment.digests import file_sha256
 from tests.support.archives import unproven
 
 DIGESTS = "MAR-INF/DIGESTS.json"

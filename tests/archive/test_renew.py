@@ -14,12 +14,13 @@ from typer.testing import CliRunner
 from slotwise import __version__
 from slotwise.archive import load, renewal
 from slotwise.archive.guarding.guarded import guard
-from slotwise.archive.inspection import file_sha256, inspect
+from slotwise.archive.inspection import inspect
 from slotwise.archive.packaging import WORKER, in_archive, in_text, write_zip
 from slotwise.archive.renewal import Renewal, outdated, outdated_in, renew
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.separability.about import About
 from slotwise.worker.separability.verdict import Verdict
 from tests.archive.foreign_archives import FUNCTION, torch_archive

@@ -18,13 +18,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from slotwise.archive.inspection import file_sha256
 from slotwise.deploy.canary_share import CanaryShare
 from slotwise.deploy.rollout import RolloutPlan, _steps
 from slotwise.deploy.takeover import forget_interrupted, take_over
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.rollout.record import RolloutRecord, interrupted, load_all
+from slotwise.worker.environment.digests import file_sha256
 from tests.frontend.live import StandInThread
 
 from . import killed_rollout

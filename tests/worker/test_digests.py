@@ -34,7 +34,7 @@ def model_dir(tmp_path: Path) -> Path:
 def test_what_was_built_passes_and_is_read_once(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verify(model_dir)
     assert (model_dir / MARKER).is_file()
-    monkeypatch.setattr(digests, "_sha256", lambda file: pytest.fail(f"{file} is read again"))
+    monkeypatch.setattr(digests, "file_sha256", lambda file: pytest.fail(f"{file} is read again"))
     verify(model_dir)  # the second worker does not read the weights again
     monkeypatch.undo()
     (model_dir / "net.bin").write_bytes(b"weightz")  # behind the first worker's back

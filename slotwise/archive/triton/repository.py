@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slotwise.archive.guarding.foreign import need_worker
-from slotwise.archive.inspection import file_sha256
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import WRITTEN, config_pbtxt
+from slotwise.worker.environment.digests import file_sha256
 
 if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo

@@ -6,7 +6,6 @@ a disk that it shares with another. The actor also keeps what replicas report of
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import threading
 from pathlib import Path
@@ -16,6 +15,7 @@ import ray
 
 from slotwise.errors import SlotwiseError
 from slotwise.server.ray.front_link import FrontAddress
+from slotwise.worker.environment.digests import file_sha256
 
 CHUNK_BYTES = 4 << 20
 NAMESPACE = "slotwise"
@@ -47,7 +47,7 @@ class Archives:
             target.seek(offset)
             target.write(chunk)
         if last:
-            if _sha256(partial) != digest:
+            if file_sha256(partial) != digest:
                 partial.unlink()
                 raise ValueError("the archive changed on its way")
             partial.replace(self._file(digest))
@@ -128,11 +128,6 @@ def fetch(keeper_name: str, digest: str, target: Path) -> Path:
         while chunk := ray.get(keeper.read.remote(digest, offset), timeout=FETCH_S):
             file.write(chunk)
             offset += len(chunk)
-    if _sha256(target) != digest:
+    if file_sha256(target) != digest:
         raise SlotwiseError(f"{target.name} is not the archive that was registered", "register it again")
     return target
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()

@@ -62,7 +62,7 @@ def verify(model_dir: Path, *, others: bool = False) -> None:
 
 def content(model_dir: Path) -> str:
     """The digest of the list of digests, which stands for all that the archive holds; "" where there is none."""
-    return _sha256(model_dir / DIGESTS) if (model_dir / DIGESTS).is_file() else ""
+    return file_sha256(model_dir / DIGESTS) if (model_dir / DIGESTS).is_file() else ""
 
 
 def _compare(model_dir: Path, listed: Mapping[str, str], caches: Mapping[Path, str]) -> None:
@@ -71,11 +71,11 @@ def _compare(model_dir: Path, listed: Mapping[str, str], caches: Mapping[Path, s
         file = model_dir / name
         if not file.is_file():
             raise DigestError(f"{name} is missing from the extracted archive")
-        if file not in caches and _sha256(file) != digest:
+        if file not in caches and file_sha256(file) != digest:
             raise DigestError(f"{name} is not the file that was built")
     for cache, source in caches.items():
         name = cache.relative_to(model_dir).as_posix()
-        if name in listed and _sha256(cache) == listed[name]:
+        if name in listed and file_sha256(cache) == listed[name]:
             continue
         if runs_other_code(model_dir / source):
             raise DigestError(f"{name} would run in place of {source}, and is not what that compiles to")
@@ -109,7 +109,8 @@ def _text(path: Path) -> str:
     return ""
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, as `slotwise register --sha256` wants it."""
     with path.open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
