@@ -121,7 +121,7 @@ def _of_s3(url: str) -> Iterator[bytes]:
         client = boto3.session.Session().client(
             "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
         )
-        version = dict(zip(["VersionId"], [value for _, value in asked], strict=False))
+        version = {"VersionId": asked[0][1]} if asked else {}
         found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **version)
         yield from found["Body"].iter_chunks(BLOCK)
     except ClientError as error:

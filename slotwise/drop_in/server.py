@@ -59,6 +59,7 @@ from slotwise.host.server import TokenCheck, grpc_services, listening, live_mode
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
+from slotwise.profiles.profile_keys import DAY_S
 from slotwise.server import supervisor
 from slotwise.server.processes import MARK, start_time
 from slotwise.server.record import ServerRecord
@@ -66,7 +67,6 @@ from slotwise.worker.environment.cores import available_cores
 
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
 
-DAY_S = 86_400
 NAME = "torchserve"
 LOOPBACK = "127.0.0.1"
 LOOPBACKS = (LOOPBACK, "localhost", "::1")

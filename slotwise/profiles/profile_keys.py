@@ -8,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from slotwise.profiles.batch_delay import whole_as_int
 
+MOST_DELAY_MS, DAY_S = 60_000, 86_400  # the longest times that a profile may have
+
 
 def _key(section: str, default: Any, description: str, **limits: Any) -> Any:
     return Field(default, description=description, json_schema_extra={"section": section}, **limits)
@@ -27,7 +29,7 @@ class ProfileKeys(BaseModel):
         5,
         "how long a batch waits for more requests; no fraction on TorchServe and MMS; auto: as by linger auto, 20 ms at most",
         ge=0,
-        le=60_000,
+        le=MOST_DELAY_MS,
     )
     linger: Literal["free", "exact", "auto", "advise"] = _key(
         "registration",
@@ -51,7 +53,7 @@ class ProfileKeys(BaseModel):
     max_workers: int = _key(
         "registration", 0, "workers_by_load never goes beyond; 0: as many as there are cores", ge=0, le=4096
     )
-    response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=86_400)
+    response_timeout_s: int = _key("registration", 120, "a batch that takes longer costs its worker", ge=1, le=DAY_S)
     latency_p99_ms: float = _key(
         "registration",
         0,
@@ -116,7 +118,7 @@ class ProfileKeys(BaseModel):
     heap_mb: int = _key(
         "server", 0, "the server's Java heap at most; 0: by the machine's memory and max_request_bytes", ge=0, le=1 << 20
     )
-    unregister_timeout_s: int = _key("server", 120, "how long unregistering waits for workers to end", ge=1, le=86_400)
+    unregister_timeout_s: int = _key("server", 120, "how long unregistering waits for workers to end", ge=1, le=DAY_S)
     log_level: Literal["ERROR", "WARN", "INFO", "DEBUG"] = _key("server", "WARN", "what the server's own log holds")
     request_log: bool = _key("server", False, "one line for every request in logs/access_log.log")
     model_api: bool = _key("server", True, "models can be registered and unregistered while it runs (MMS: always)")

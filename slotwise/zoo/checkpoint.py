@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import written_whole
 
 RESUME = "training.resume"
 AGAIN = "leave out --resume to start over"
@@ -20,7 +21,8 @@ AGAIN = "leave out --resume to start over"
 def save(folder: Path, facts: Mapping[str, Any], random: np.random.Generator, tensors: Mapping[str, Any]) -> None:
     """Write the state after an epoch, in one step. facts: JSON. tensors: state_dicts by name."""
     told = json.dumps({**facts, "random": random.bit_generator.state})
-    write_whole(folder / RESUME, {**tensors, "told": told, "torch": torch.random.get_rng_state()})
+    with written_whole(folder / RESUME) as partial:
+        write(partial, {**tensors, "told": told, "torch": torch.random.get_rng_state()})
 
 
 def load(folder: Path, plan: Mapping[str, Any], learns: Mapping[str, Any], random: np.random.Generator) -> dict[str, Any]:
@@ -49,15 +51,8 @@ def load(folder: Path, plan: Mapping[str, Any], learns: Mapping[str, Any], rando
     return {**facts, **kept}
 
 
-def write_whole(file: Path, content: Any) -> None:
-    """torch.save in one step: an OSError where the disk is full, and then the file stays as it was."""
-    data, partial = io.BytesIO(), file.with_name(f".{file.name}.partial")
+def write(file: Path, content: Any) -> None:
+    """torch.save, with an OSError where the disk is full."""
+    data = io.BytesIO()
     torch.save(content, data)
-    try:
-        partial.write_bytes(data.getbuffer())
-        partial.replace(file)
-    except OSError as error:
-        error.filename = error.filename or str(file)
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+    file.write_bytes(data.getbuffer())

@@ -213,7 +213,7 @@ class _Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             places = [written_whole(self.folder / name) for name in (WEIGHTS, KEPT, FACTS)]
             with places[0] as weights, places[1] as kept, places[2] as facts:
-                checkpoint.write_whole(weights, self.best)
+                checkpoint.write(weights, self.best)
                 with kept.open("wb") as file:
                     np.savez_compressed(file, pixels=np.stack(pictures))
                 known = {**asdict(self.result), DIGEST: file_sha256(weights)}

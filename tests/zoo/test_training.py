@@ -144,7 +144,7 @@ def test_what_a_training_keeps_belongs_together(
     monkeypatch.undo()
     text = (model / "weights.pt").read_bytes()
     try:
-        training.checkpoint.write_whole(model / "weights.pt", torch.load(kept / "weights.pt"))
+        training.checkpoint.write(model / "weights.pt", torch.load(kept / "weights.pt"))
         with pytest.raises(SlotwiseError, match="is about other weights"):
             trained._check_training(model, load_spec(model), start_of(load_spec(model), "none"))
     finally:

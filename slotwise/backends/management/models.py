@@ -19,14 +19,13 @@ from slotwise.archive.inspection import inspect
 from slotwise.backends.exchange import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import NAME
+from slotwise.profiles.profile_keys import DAY_S, MOST_DELAY_MS
 from slotwise.worker.hosts.child import START_TIMEOUT_S
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
 
 logger = logging.getLogger(__name__)
-
-MOST_DELAY_MS, DAY_S = 60_000.0, 86_400  # of a profile
 
 
 class ApiError(Exception):

@@ -131,12 +131,16 @@ def _parts(value: Any) -> list[list[Any]] | None:
     """What is in a list, or a dict's keys and values; None where that is not looked into."""
     if type(value) not in (list, dict) or len(value) > MOST_ENTRIES:
         return None
+    return _listed(value)
+
+
+def _listed(value: Any) -> list[list[Any]]:
     return [list(value), list(value.values())] if type(value) is dict else [list(value)]
 
 
 def _differ(before: list[list[Any]], value: Any, may_grow: bool) -> bool:
     """Whether a list or a dict has other parts than before."""
-    now = [list(value), list(value.values())] if type(value) is dict else [value]
+    now = _listed(value)
     if len(now[0]) < len(before[0]) or (len(now[0]) > len(before[0]) and not may_grow):
         return True
     return not all(all(map(operator.is_, *pair)) for pair in zip(before, now, strict=True))
