@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.worker import BadRequest, ModelFault, Pipeline, Request, Settings, TorchServeHandler, Unprocessable
+from slotwise.worker import BadRequest, Headers, ModelFault, Pipeline, Request, Settings, TorchServeHandler, Unprocessable
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
+from slotwise.worker.slot_errors import Unavailable
 from tests.worker.serving import Served
 from tests.worker.toy import ask, begin, request
 
@@ -37,8 +38,11 @@ class PredictionException(Exception):
 class Misbehaving(TorchServeHandler):
     """A body is a number x, which becomes 2x + 1, or what is to go wrong with it."""
 
+    calls: list[int]
+
     def __init__(self, way: str) -> None:
-        self.way, self.calls = way, []
+        self.way = way
+        type(self).calls = []  # not on the handler itself: that would be a request's
 
     def initialize(self, context: Any) -> None:
         self.manifest, self.model = context.manifest, lambda x: 2 * x + 1
@@ -385,8 +389,11 @@ def as_json(count: int) -> dict[int, dict[str, str]]:
 class Named(TorchServeHandler):
     """Answers each body with itself and its length, by way of `self`."""
 
+    runs: list[int]
+
     def initialize(self, context: Any) -> None:
-        self.names, self.now, self.runs = [], {"name": ""}, []
+        self.names, self.now = [], {"name": ""}
+        type(self).runs = []
         self.model = lambda x: x
 
     def lengths(self, data: list[dict[str, Any]]) -> Any:
@@ -448,6 +455,73 @@ class SetByInference(Bound):
 
     def postprocess(self, data: Any) -> Any:
         return [[name, float(row[0])] for name, row in zip(self.names, data, strict=False)]
+
+
+class AppendedByInference(SetByInference):
+    """What failed among others, or before them, has left its names there, too."""
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        self.names.extend(data)
+        if "bad" in data:
+            raise RuntimeError
+        return np.array([[float(len(name))] for name in data])
+
+    def postprocess(self, data: Any) -> Any:
+        names, self.names = self.names, []
+        return [[name, float(row[0])] for name, row in zip(names, data, strict=False)]
+
+
+class WrittenOverByInference(AppendedByInference):
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        self.names.clear()
+        return super().inference(data)
+
+    def postprocess(self, data: Any) -> Any:
+        return [[name, float(row[0])] for name, row in zip(self.names, data, strict=False)]
+
+
+@pytest.mark.parametrize("kind", [AppendedByInference, WrittenOverByInference])
+@pytest.mark.parametrize("padding", KINDS)
+def test_what_a_batch_that_failed_has_left_on_self_is_nobodys(kind: type[TorchServeHandler], padding: str) -> None:
+    handler = begin(kind(), Settings(batch_size=4, padding=padding))
+    for bodies in (["bad", "alice"], ["alice", "bad", "bob", "carol"], ["bob", "bob", "d"], ["bad", "e", "alice", "bob"]):
+        answers = ask(handler, bodies, as_json(len(bodies)))
+        wanted = [(500, None) if body == "bad" else (200, [body, float(len(body))]) for body in bodies]
+        assert [shown(answer) for answer in answers] == wanted
+
+
+def test_while_another_request_is_still_read_nobody_is_answered_with_what_that_sets() -> None:
+    """It sets what is on the handler at any time."""
+    goes_on = threading.Event()
+
+    class Slow(Bound):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            if data[0]["body"] == "slow":
+                goes_on.wait(20)
+            return super().preprocess(data)
+
+    handler = begin(Slow(), Settings(batch_size=4)).pipeline.handler
+    first, slow = (Request(json.dumps(body).encode(), Headers(as_json(1)[0])) for body in ("alice", "slow"))
+    ((item),) = handler.read(first)
+    reading = threading.Thread(target=handler.read, args=[slow])
+    reading.start()
+    while handler._read_alone_since is None:
+        time.sleep(0.001)
+    with pytest.raises(Unavailable):
+        handler.predict(handler.collate([item]))
+    with pytest.raises(Unavailable):
+        handler.encode(("array", np.array([5.0])), item)
+    goes_on.set()
+    reading.join()
+    (output,) = handler.predict(handler.collate([item]))
+    assert handler.encode(output, item)[0] == ["alice", 5.0]
+
+
+def test_one_whose_inference_sets_something_each_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    handler = begin(SetByInference(), Settings(batch_size=4))
+    for bodies in (["a"], ["b"], ["a", "b"]):
+        ask(handler, bodies, as_json(len(bodies)))
+    assert [one.message[:27] for one in caplog.records if "on self" in one.message] == ["inference sets names on sel"]
 
 
 @pytest.mark.parametrize("kind", [Bound, Appended, Popped, Overwritten, ReadByInference, SetByInference])

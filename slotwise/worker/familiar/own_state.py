@@ -9,14 +9,17 @@ it has left when it fails is undone, because its second try is with others.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import MethodType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
 
-MOST_ENTRIES = 4096  # of a list or a dict that is looked into
+CONTAINERS = (list, dict, set, deque)
+MOST_ENTRIES = 4096  # of a container that is looked into
 OURS = ("_read_alone_since", "predict_until")  # set by others, at any time
 MISSING = object()
 
@@ -46,10 +49,10 @@ class OwnState:
         self.of, self.names = of, set[str]()
 
     @contextmanager
-    def leaving(self, *, may_grow: bool = False) -> Iterator[RowState]:
-        """Within, a method runs; then this is what it has left. Lists and dicts that it has changed are as before again.
+    def leaving(self) -> Iterator[RowState]:
+        """Within, a method runs; then this is what it has left. Containers that it has changed are as before again.
 
-        may_grow: a list that has only grown is nobody's in particular, as a dict that has is.
+        A dict that has only grown is nobody's in particular.
         """
         before, left = dict(self.of), RowState()
         parts = {name: found for name, value in before.items() if (found := _parts(value)) is not None}
@@ -60,13 +63,18 @@ class OwnState:
                 value = self.of.get(name, MISSING)
                 if name not in OURS and value is not before.get(name, MISSING):
                     left.changed.add(name)
-                elif name in parts and _differ(parts[name], value, may_grow or type(value) is dict):
+                elif name in parts and _differ(parts[name], value, may_grow=type(value) is dict):
                     left.changed.add(name)
-                    left[name] = type(value)(value)
+                    left[name] = value.copy()
                     _filled(value, parts[name])
             self.names |= left.changed
             for name in self.names - left.keys():
-                left[name] = self.of.get(name, MISSING)
+                value = self.of.get(name, MISSING)
+                left[name] = value if _parts(value) is None else value.copy()  # the next row's method may change it
+
+    def is_each_times(self, name: str) -> bool:
+        """Whether a method has set it for what it ran, by its kind: not what is made once, when it is first needed."""
+        return type(self.of.get(name)) in (*ATOMS, *CONTAINERS, tuple)
 
     @contextmanager
     def standing(self, state: RowState) -> Iterator[None]:
@@ -108,9 +116,9 @@ def _attributes(owner: Any) -> dict[str, Any] | None:
 
 @contextmanager
 def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Within, a handler runs; where it fails, its attributes, lists and dicts are as they were before.
+    """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before.
 
-    What was not there before, or None, is what it makes when it first needs it: that stays, unless it is a list or a dict.
+    What was not there before, or None, is what it makes when it first needs it: that stays, unless it is a container.
     """
     before = [(of, dict(of)) for of in states]
     parts = [(value, found) for _, values in before for value in values.values() if (found := _parts(value)) is not None]
@@ -118,9 +126,9 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
         yield
     except BaseException:
         for of, values in before:
-            for name in [name for name, value in of.items() if name not in values and type(value) in (list, dict)]:
+            for name in [name for name, value in of.items() if name not in values and type(value) in CONTAINERS]:
                 del of[name]
-            of |= {name: one for name, one in values.items() if one is not None or type(of.get(name)) in (list, dict)}
+            of |= {name: one for name, one in values.items() if one is not None or type(of.get(name)) in CONTAINERS}
         for value, found in parts:
             if _differ(found, value, may_grow=False):
                 _filled(value, found)
@@ -128,8 +136,8 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
 
 
 def _parts(value: Any) -> list[list[Any]] | None:
-    """What is in a list, or a dict's keys and values; None where that is not looked into."""
-    if type(value) not in (list, dict) or len(value) > MOST_ENTRIES:
+    """What is in a container, of a dict its keys and values; None where that is not looked into."""
+    if type(value) not in CONTAINERS or len(value) > MOST_ENTRIES:
         return None
     return _listed(value)
 
@@ -139,7 +147,7 @@ def _listed(value: Any) -> list[list[Any]]:
 
 
 def _differ(before: list[list[Any]], value: Any, may_grow: bool) -> bool:
-    """Whether a list or a dict has other parts than before."""
+    """Whether a container has other parts than before."""
     now = _listed(value)
     if len(now[0]) < len(before[0]) or (len(now[0]) > len(before[0]) and not may_grow):
         return True
@@ -152,10 +160,14 @@ def _filled(value: Any, parts: list[list[Any]]) -> None:
     if type(value) is dict:
         value.update(zip(*parts, strict=True))
     else:
-        value.extend(*parts)
+        (value.update if type(value) is set else value.extend)(*parts)
 
 
 def _alike(value: Any) -> tuple[object, ...]:
     """What is equal for values that are the same to whoever reads them."""
-    parts = value if type(value) in (tuple, list) and len(value) <= MOST_ENTRIES else (value,)
-    return (type(value), *((type(one), one) if type(one) in ATOMS else id(one) for one in parts))
+    if type(value) is tuple and len(value) <= MOST_ENTRIES:
+        parts: Iterable[Any] = value
+    else:
+        parts = chain.from_iterable(_parts(value) or [[value]])
+    known = ((type(one), one) if type(one) in ATOMS else id(one) for one in parts)
+    return (type(value), frozenset(known)) if type(value) is set else (type(value), *known)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.familiar.own_state import OwnState, RowState
+from slotwise.worker.familiar.own_state import OwnState, RowState, undone
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
@@ -164,7 +164,10 @@ class TorchServeHandler(BatchHandler):
             alike.setdefault((form(row), left.alike()), []).append(i)
         if len(alike) > len({form(row) for row, _, _ in items}):
             self._say_apart("preprocess", *sorted(self._left.names))
-        step = 1 if self._sets_in_each_batch() else self.max_rows or self.settings.batch_size
+        step = self.max_rows or self.settings.batch_size
+        if by_batches := self._set_in_each_batch():
+            self._say_apart("inference", *by_batches)
+            step = 1
         return [group[start : start + step] for group in alike.values() for start in range(0, len(group), step)]
 
     def collate(self, items: list[AskedRow]) -> AskedBatch:
@@ -173,19 +176,19 @@ class TorchServeHandler(BatchHandler):
         Copies of one row, which only fill a batch, would not fit what was left for that row: it runs without them.
         """
         rows, headers, left = map(list, zip(*items, strict=True))
-        if (left[0] or self._sets_in_each_batch()) and all(one is left[0] for one in left):
+        if (left[0] or self._set_in_each_batch()) and all(one is left[0] for one in left):
             del rows[1:], headers[1:]
         return batch_of_rows(rows), headers, left
 
     def predict(self, inputs: AskedBatch) -> Sequence[LooseRow | SlotError]:
         """The rows of what `inference` gives; in the place of one whose status it has set, that error."""
         batch, headers, states = inputs
-        mine = self._left
-        with mine.standing(states[0]), self.context.speaking_of(headers) as slots, mine.leaving(may_grow=True) as left:
+        mine, speaking = self._left, self.context.speaking_of(headers)
+        self._refuse_beside_another()
+        with mine.standing(states[0]), speaking as slots, undone([mine.of]), mine.leaving() as left:
             rows = rows_of_batch(self.inference(batch))
-        self._left_by_batches.update(left.changed)
+        self._left_by_batches.update({name: 2 if mine.is_each_times(name) else 1 for name in left.changed})
         if left.changed and any(one is not states[0] for one in states):
-            self._say_apart("inference", *sorted(left.changed))
             raise ModelFault("what inference has set on self is of a batch, and its rows are answered one by one")
         states[0].update(left)
         if len(rows) != len(slots):  # whose these are nobody can tell
@@ -195,6 +198,7 @@ class TorchServeHandler(BatchHandler):
 
     def encode(self, output: LooseRow, item: AskedRow) -> tuple[Any, str]:
         """One row's answer, and its content type where the context was told one."""
+        self._refuse_beside_another()
         with self._left.standing(item[2]), self._asking(item[1]) as slot:
             answers = self.postprocess(batch_of_rows([output]))
         if isinstance(answers, str | bytes | dict) or len(answers) != 1:
@@ -218,9 +222,14 @@ class TorchServeHandler(BatchHandler):
             why = "such rows run one at a time; hand it on with the row instead"
             logger.warning("%s sets %s on self, which is of a request: %s", method, ", ".join(names), why)
 
-    def _sets_in_each_batch(self) -> bool:
-        """Whether `inference` has set something more than once: what is only made when it is first needed it sets once."""
-        return any(times > 1 for times in self._left_by_batches.values())
+    def _set_in_each_batch(self) -> list[str]:
+        """What `inference` sets for what it runs: more than once, or of a kind that nobody makes for all."""
+        return sorted(name for name, times in self._left_by_batches.items() if times > 1)
+
+    def _refuse_beside_another(self) -> None:
+        """Raise Unavailable where a `preprocess` that took too long still runs, and may set at any time what this one reads."""
+        if self._left.names and self._read_alone_since is not None:
+            raise Unavailable("the handler still reads a request that takes too long")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
