@@ -25,7 +25,7 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, ModelFault, Request, Settings, SlotError, UnsupportedMedia
 from slotwise.worker.familiar.sagemaker_program import FUNCTIONS, program_of
-from slotwise.worker.familiar.torchserve_handler import ThreadsContext, context_of, what_it_set
+from slotwise.worker.familiar.threads_context import ThreadsContext, context_of, what_it_set
 from slotwise.worker.guard.blame import tells_of_bad_input
 from slotwise.worker.slot_errors import text
 

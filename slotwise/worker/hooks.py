@@ -77,12 +77,7 @@ class Hooks:
         except KeyboardInterrupt:  # the operator's, where a caller decodes in its own thread
             raise
         except BaseException as error:
-            if isinstance(error, SlotError):
-                return sound(error)
-            if isinstance(error, MemoryError):
-                return OutOfMemory("the body does not fit into memory once decoded")
-            logger.warning("request %s could not be decoded", request.id, exc_info=True)
-            return BadRequest("the body could not be decoded")
+            return undecoded(error, request.id)
 
     def groups(self, rows: Sequence[Row]) -> list[list[int]]:
         """Which rows run together. May raise anything. The hook gets copies: what it does to them is nothing to the model."""
@@ -135,10 +130,7 @@ class Hooks:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if isinstance(error, SlotError):
-                return Refusal.of(error)
-            logger.warning("request %s: an output could not be encoded", request.id, exc_info=True)
-            return Refusal.of(ModelFault("the model's output could not be encoded"))
+            return Refusal.of(unencoded(error, request.id))
 
     def kept(self, result: object) -> object:
         """A result that no later call of a hook changes."""
@@ -219,6 +211,24 @@ class Hooks:
         free = getattr(self.handler.engine, "release", None)
         if callable(free):
             free()
+
+
+def undecoded(error: BaseException, name: str) -> SlotError:
+    """What a request is answered with whose decoding raised this. name: what the log calls it."""
+    if isinstance(error, SlotError):
+        return sound(error)
+    if isinstance(error, MemoryError):
+        return OutOfMemory("the body does not fit into memory once decoded")
+    logger.warning("request %s could not be decoded", name, exc_info=error)
+    return BadRequest("the body could not be decoded")
+
+
+def unencoded(error: BaseException, name: str) -> SlotError:
+    """What a request is answered with where encoding an output raised this."""
+    if isinstance(error, SlotError):
+        return error
+    logger.warning("request %s: an output could not be encoded", name, exc_info=error)
+    return ModelFault("the model's output could not be encoded")
 
 
 def _is_authors(handler: BatchHandler, hook: str) -> bool:

@@ -17,9 +17,8 @@ from slotwise.archive.build import build
 from slotwise.worker import BadRequest, Headers, ModelFault, Pipeline, Request, Settings, TorchServeHandler, Unprocessable
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
-from slotwise.worker.slot_errors import Unavailable
 from tests.worker.serving import Served
-from tests.worker.toy import ask, begin, request
+from tests.worker.toy import ask, begin
 
 torch = pytest.importorskip("torch")
 
@@ -366,8 +365,8 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     kept: list[Any] = []
 
     class Fills(Misbehaving):
-        def batch(self, values: list[float]) -> Any:
-            new = Misbehaving.batch(self, values)
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            new = super().preprocess(data)
             kept[:] = kept or [new]
             for part, value in zip(parts_of(kept[0]), parts_of(new), strict=True):
                 part[...] = value
@@ -376,10 +375,9 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     def parts_of(batch: Any) -> list[Any]:
         return list(batch.values()) if way == "named" else list(batch) if way == "parts" else [batch]
 
-    handler = begin(Fills(way), Settings(batch_size=2))
-    first = handler.read(request(0, 1.0))
-    handler.read(request(1, 2.0))
-    assert [float(part[0]) for part in parts_of(handler.collate(first)[0])] == [1.0] * len(parts_of(kept[0]))
+    handler = begin(Fills(way), Settings(batch_size=4))
+    assert handler.max_rows is None
+    assert [answer.value for answer in ask(handler, [1.0, 2.0, 3.0])] == [3.0, 5.0, 7.0]
 
 
 def as_json(count: int) -> dict[int, dict[str, str]]:
@@ -500,28 +498,11 @@ def test_while_another_request_is_still_read_nobody_is_answered_with_what_that_s
                 goes_on.wait(20)
             return super().preprocess(data)
 
-    handler = begin(Slow(), Settings(batch_size=4)).pipeline.handler
-    first, slow = (Request(json.dumps(body).encode(), Headers(as_json(1)[0])) for body in ("alice", "slow"))
-    ((item),) = handler.read(first)
-    reading = threading.Thread(target=handler.read, args=[slow])
-    reading.start()
-    while handler._read_alone_since is None:
-        time.sleep(0.001)
-    with pytest.raises(Unavailable):
-        handler.predict(handler.collate([item]))
-    with pytest.raises(Unavailable):
-        handler.encode(("array", np.array([5.0])), item)
+    pipeline = begin(Slow(), Settings(batch_size=4, response_timeout_s=2)).pipeline
+    sent = [Request(json.dumps(body).encode(), Headers(as_json(1)[0])) for body in ("alice", "slow", "bob")]
+    assert [answer.status for answer in pipeline.answer(sent)] == [200, 503, 503]
+    assert pipeline.dead
     goes_on.set()
-    reading.join()
-    (output,) = handler.predict(handler.collate([item]))
-    assert handler.encode(output, item)[0] == ["alice", 5.0]
-
-
-def test_one_whose_inference_sets_something_each_time_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    handler = begin(SetByInference(), Settings(batch_size=4))
-    for bodies in (["a"], ["b"], ["a", "b"]):
-        ask(handler, bodies, as_json(len(bodies)))
-    assert [one.message[:27] for one in caplog.records if "on self" in one.message] == ["inference sets names on sel"]
 
 
 @pytest.mark.parametrize("kind", [Bound, Appended, Popped, Overwritten, ReadByInference, SetByInference])
@@ -551,12 +532,13 @@ def test_what_is_made_when_it_is_first_needed_keeps_no_rows_apart(caplog: pytest
     assert not [one for one in caplog.records if "sets" in one.message and "preprocess" in one.message]
 
 
-def test_whoever_keeps_rows_apart_is_told_why(caplog: pytest.LogCaptureFixture) -> None:
-    handler = begin(Bound(), Settings(batch_size=4))
-    for _ in range(2):
-        ask(handler, ["a", "b"], as_json(2))
-    assert [one.message for one in caplog.records if "on self" in one.message] == [
-        "preprocess sets names on self, which is of a request: such rows run one at a time; hand it on with the row instead"
+@pytest.mark.parametrize("kind", [Bound, SetByInference])
+def test_whoever_keeps_rows_apart_is_told_why(kind: type[TorchServeHandler], caplog: pytest.LogCaptureFixture) -> None:
+    handler = begin(kind(), Settings(batch_size=4))
+    ask(handler, ["a", "b"], as_json(2))
+    assert [one.message for one in caplog.records if "hand it on" in one.message] == [
+        "what preprocess or inference leaves in names is of a request, so requests run one at a time; "
+        "hand it on with the row instead"
     ]
 
 

@@ -1,97 +1,28 @@
-"""Keep apart what an author's methods leave on `self` for the requests that they were called for.
+"""See what an author's methods change on their handler, and have it as before where they fail.
 
-On TorchServe the batch that runs has the handler to itself, so `preprocess` may leave there what `postprocess` wants. Here many
-requests are read before the first one is answered: what a method has left goes with its row, and stands there again while that
-row's next method runs. Rows for which something else was left run apart. A guarded handler gets a batch as on TorchServe; what
-it has left when it fails is undone, because its second try is with others.
+What a call has left there when it fails is in nobody's answer: its second try is with others.
 """
 
 from __future__ import annotations
 
 import operator
+import sys
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
-from types import MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
+from slotwise.worker.familiar.sources import attributes, is_authors, outer_values, shown
 
 CONTAINERS = (list, dict, set, deque)
-MOST_ENTRIES = 4096  # of a container that is looked into
-OURS = ("_read_alone_since", "predict_until")  # set by others, at any time
+MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
+ENTRY_BYTES = 256  # of an array that count as one
+OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 MISSING = object()
-
-
-class RowState(dict[str, Any]):
-    """A handler's attributes as a row's methods left them. It is its row's, also where that is copied.
-
-    changed: those that the last method has set.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changed = set[str]()
-
-    def __deepcopy__(self, memo: object) -> RowState:
-        return self
-
-    def alike(self) -> Hashable:
-        """What is equal for rows that may stand beside each other."""
-        return tuple((name, *_alike(self[name])) for name in sorted(self))
-
-
-class OwnState:
-    """What methods have left on a handler. of: its attributes. names: of those that were ever left there."""
-
-    def __init__(self, of: dict[str, Any]) -> None:
-        self.of, self.names = of, set[str]()
-
-    @contextmanager
-    def leaving(self) -> Iterator[RowState]:
-        """Within, a method runs; then this is what it has left. Containers that it has changed are as before again.
-
-        A dict that has only grown is nobody's in particular.
-        """
-        before, left = dict(self.of), RowState()
-        parts = {name: found for name, value in before.items() if (found := _parts(value)) is not None}
-        try:
-            yield left
-        finally:
-            for name in [*before.keys() - self.of.keys(), *self.of]:
-                value = self.of.get(name, MISSING)
-                if name not in OURS and value is not before.get(name, MISSING):
-                    left.changed.add(name)
-                elif name in parts and _differ(parts[name], value, may_grow=type(value) is dict):
-                    left.changed.add(name)
-                    left[name] = value.copy()
-                    _filled(value, parts[name])
-            self.names |= left.changed
-            for name in self.names - left.keys():
-                value = self.of.get(name, MISSING)
-                left[name] = value if _parts(value) is None else value.copy()  # the next row's method may change it
-
-    def is_each_times(self, name: str) -> bool:
-        """Whether a method has set it for what it ran, by its kind: not what is made once, when it is first needed."""
-        return type(self.of.get(name)) in (*ATOMS, *CONTAINERS, tuple)
-
-    @contextmanager
-    def standing(self, state: RowState) -> Iterator[None]:
-        """Within, a row's next method runs, and finds what was left for it."""
-        before = {name: self.of.get(name, MISSING) for name in state}
-        self._put(state)
-        try:
-            yield
-        finally:
-            self._put({name: value for name, value in before.items() if self.of.get(name, MISSING) is state[name]})
-
-    def _put(self, values: dict[str, Any]) -> None:
-        for name, value in values.items():
-            if value is MISSING:
-                self.of.pop(name, None)
-            else:
-                self.of[name] = value
 
 
 def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
@@ -135,6 +66,89 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def as_before(handler: Any, names: Iterable[str]) -> Iterator[None]:
+    """Within, a method runs that changes these of a handler's (handed_on.py); where it fails, they are as they were before.
+
+    So is all that is in them, but what is large, or of a library's class: that stays as it was left.
+    """
+    places = [place for name in names if (place := _place(handler, name))]
+    before = [(holder, name, vars(holder).get(name, MISSING)) for holder, name in places]
+    contents = _contents([value for _, _, value in before])
+    try:
+        yield
+    except BaseException:
+        for put_back in contents:
+            put_back()
+        for holder, name, value in before:
+            if value is not MISSING:
+                setattr(holder, name, value)
+            elif name in vars(holder):
+                delattr(holder, name)
+        raise
+
+
+@contextmanager
+def watched(of: dict[str, Any], changed: set[str]) -> Iterator[None]:
+    """Within, a method runs; then the names of what it has set or put into containers are added to `changed`."""
+    before = dict(of)
+    parts = {name: found for name, value in before.items() if (found := _parts(value)) is not None}
+    try:
+        yield
+    finally:
+        for name in {*before, *of} - OURS:
+            value = of.get(name, MISSING)
+            if value is not before.get(name, MISSING) or (name in parts and _differ(parts[name], value, may_grow=False)):
+                changed.add(name)
+
+
+def _place(handler: Any, name: str) -> tuple[Any, str] | None:
+    """The handler, its class, or the module, where this is kept, and how it is called there."""
+    module, _, variable = name.rpartition(".")
+    if module:
+        return (sys.modules[module], variable) if module in sys.modules else None
+    kinds = [kind for kind in type(handler).__mro__ if name in vars(kind)]
+    return (kinds[0] if kinds and name not in vars(handler) else handler), name
+
+
+def _contents(values: list[Any]) -> list[Callable[[], None]]:
+    """What puts back the contents of all that is reached from these values; [] where that is too much."""
+    seen, left, found = set[int](), MOST_ENTRIES, list[Callable[[], None]]()
+    waiting = list(values)
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or type(one) in ATOMS:
+            continue
+        seen.add(id(one))
+        parts, size, put_back = _inner(one)
+        left -= 1 + size
+        if left < 0:
+            return []
+        waiting += parts
+        found += [put_back] if put_back else []
+    return found
+
+
+def _inner(one: Any) -> tuple[list[Any], int, Callable[[], None] | None]:
+    """What a value leads to, how large that is, and what puts back its contents."""
+    if type(one) in CONTAINERS:
+        parts = _listed(one)
+        return [*chain.from_iterable(parts)], len(one), partial(_filled, one, parts)
+    if type(one) in (tuple, frozenset):
+        return [*one], len(one), None
+    if isinstance(one, MethodType):
+        return [one.__self__], 1, None
+    if isinstance(one, partial):
+        return [one.func, *one.args, *one.keywords.values()], 1, None
+    if isinstance(one, FunctionType) and is_authors(one):
+        return [value for name, value in outer_values(one).items() if name in one.__code__.co_freevars], 1, None
+    if (show := shown(one)) is not None:
+        kept = show.copy() if show.nbytes <= MOST_ENTRIES * ENTRY_BYTES else None
+        return [], show.nbytes // ENTRY_BYTES, partial(operator.setitem, show, ..., kept)
+    inner = attributes(one) if is_authors(type(one)) else {}
+    return [*inner.values()], len(inner), partial(_filled, inner, _listed(inner)) if inner else None
+
+
 def _parts(value: Any) -> list[list[Any]] | None:
     """What is in a container, of a dict its keys and values; None where that is not looked into."""
     if type(value) not in CONTAINERS or len(value) > MOST_ENTRIES:
@@ -161,13 +175,3 @@ def _filled(value: Any, parts: list[list[Any]]) -> None:
         value.update(zip(*parts, strict=True))
     else:
         (value.update if type(value) is set else value.extend)(*parts)
-
-
-def _alike(value: Any) -> tuple[object, ...]:
-    """What is equal for values that are the same to whoever reads them."""
-    if type(value) is tuple and len(value) <= MOST_ENTRIES:
-        parts: Iterable[Any] = value
-    else:
-        parts = chain.from_iterable(_parts(value) or [[value]])
-    known = ((type(one), one) if type(one) in ATOMS else id(one) for one in parts)
-    return (type(value), frozenset(known)) if type(value) is set else (type(value), *known)

@@ -2,7 +2,7 @@
 
 There one call of each has the whole batch, so what one request makes it raise fails for all of them. Here `preprocess` gets one
 request at a time and `postprocess` one row, each as a batch of one; only `inference` gets all rows, isolated as anybody's are.
-What they leave on `self` is of their request (own_state.py).
+Where one method leaves something for a later one, each request goes through all three before the next (handed_on.py).
 """
 
 from __future__ import annotations
@@ -10,80 +10,54 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
+from slotwise.worker.decoding.decoders import Decoders
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.familiar.own_state import OwnState, RowState, undone
+from slotwise.worker.familiar.handed_on import METHODS, effects_of, handed_on
+from slotwise.worker.familiar.own_state import as_before, undone, watched
+from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
-from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
-from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+from slotwise.worker.guard.stand_in import StandInSlot
 from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hooks import undecoded, unencoded
 from slotwise.worker.hosts.java.unreadable import decoded
 from slotwise.worker.inputs.uploads import beside_a_body
+from slotwise.worker.outputs import WrongCount
 from slotwise.worker.ownership import owned
-from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import ModelFault, SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 
-AskedRow = tuple[LooseRow, dict[str, str], RowState]  # with the headers of its request, and what was left on `self` for it
-AskedBatch = tuple[Any, list[dict[str, str]], list[RowState]]
+ANSWER = "answer"  # in the place of a row's kind: it is the whole request's
 
 
-class OwnMetrics(StandInMetrics):
-    """The context's metrics, which are the handler's own."""
+class Asked(dict[str, Any]):
+    """A request beside its row, to be read anew. Empty for whoever looks for numbers in a row."""
 
-    def __init__(self, own: HandlerMetrics) -> None:
+    def __init__(self, request: Request) -> None:
         super().__init__()
-        self.own = own
+        self.request = request
 
-    def take(self, name: str, number: float, unit: str) -> None:
-        """Have it exported beside the handler's own numbers."""
-        self.own.record(name, number, unit)
+    def __deepcopy__(self, memo: object) -> Asked:
+        return self
 
 
-class ThreadsContext(StandInContext):
-    """Speaks in each thread of other requests: a `preprocess` that never ends may run beside all others."""
+AskedRow = tuple[LooseRow | None, dict[str, str], Asked]  # a row; None where it is only read when its turn has come
 
-    def __init__(self, *given: Any) -> None:
-        self._now = threading.local()
-        super().__init__(*given)
 
-    @contextmanager
-    def speaking_of(self, headers: Sequence[Mapping[str, str]]) -> Iterator[list[StandInSlot]]:
-        """Within, this thread's slots are of requests with these headers, with ids that nobody else has; then it has none."""
-        slots = [StandInSlot(one) for one in headers]
-        self._now.slots, self._now.ids = slots, {k: new_id() for k in range(len(slots))}
-        try:
-            yield slots
-        finally:
-            self._now.slots, self._now.ids = [], {}
+class LeavesSomething(Exception):
+    """A method has changed attributes of the handler that its source does not show. names: theirs."""
 
-    @property
-    def request_processor(self) -> list[StandInSlot]:
-        """This thread's slots."""
-        return getattr(self._now, "slots", [])
-
-    @request_processor.setter
-    def request_processor(self, slots: list[StandInSlot]) -> None:
-        self._now.slots = slots
-
-    @property
-    def request_ids(self) -> dict[int, Any]:
-        """Their ids."""
-        return getattr(self._now, "ids", {})
-
-    @request_ids.setter
-    def request_ids(self, ids: dict[int, Any]) -> None:
-        self._now.ids = ids
+    def __init__(self, names: set[str]) -> None:
+        super().__init__()
+        self.names = names
 
 
 class TorchServeHandler(BatchHandler):
@@ -92,8 +66,7 @@ class TorchServeHandler(BatchHandler):
     What these methods raise costs the request, or the row, that they were called for; a SlotError or TorchServe's
     PredictionException is its answer. A status that is set on the context is, too; in `inference` slot k is row k's.
 
-    What `preprocess` sets on `self`, the same request's other methods find there; such requests run one at a time, unless it is
-    the same for all. So do all where each `inference` sets something.
+    Where one of them leaves something on `self`, a class or a module that a later one reads, requests run one at a time.
 
     model: what `initialize` has set; until then the model's description. context: what `initialize` was given.
     """
@@ -130,13 +103,14 @@ class TorchServeHandler(BatchHandler):
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         """Call `initialize`; the engine is `inference`."""
-        self._one_at_a_time = threading.Lock()
+        self._one_at_a_time, self._aside = threading.Lock(), Decoders(1)
         self.context = context_of(model_dir, settings)
         self.context.metrics = OwnMetrics(self.metrics)
         self.initialize(self.context)
         vars(self).setdefault("model", settings.model)  # what is only looked up later would look as if it was set then
-        self._left, self._left_by_batches = OwnState(vars(self)), Counter[str]()
-        self._said = set[tuple[str, tuple[str, ...]]]()
+        self._effects = effects_of(self, TorchServeHandler)
+        self._apart = set[str]()
+        self._run_apart(handed_on(self._effects))
         return self.inference
 
     def example(self) -> None:
@@ -146,66 +120,138 @@ class TorchServeHandler(BatchHandler):
         """The one row of a request, with its headers."""
         if request.unclear and not request.fields:
             raise request.unclear
+        headers = dict(request.headers)
+        row = None
+        if not self._apart:
+            try:
+                row = self._preprocessed(request)
+            except LeavesSomething as left:
+                self._run_apart(left.names)
+        return [(row, headers, Asked(request))]
+
+    def _preprocessed(self, request: Request) -> LooseRow:
+        """What `preprocess` makes of a request."""
         row: dict[str, Any] = {name: values[-1] for name, values in request.fields.items()} or {
             **beside_a_body(request.query),
             "body": decoded(request.body, request.headers.get("content-type", ""), "torchserve"),
         }
-        headers = dict(request.headers)
-        with self._alone(), self._asking(headers), self._left.leaving() as left:
-            rows: list[Any] = list(map(owned, rows_of_batch(self.preprocess([row]))))  # the next call may fill the same array
-        if len(rows) != 1:
-            raise ModelFault(f"preprocess made {len(rows)} rows of one request")
-        return [(rows[0], headers, left)]
+        with self._alone(), self._running("preprocess"), self._asking(request.headers):
+            rows = rows_of_batch(self.preprocess([row]))
+            own: list[Any] = list(map(owned, rows))  # the next call may fill the same array
+        if len(own) != 1:
+            raise ModelFault(f"preprocess made {len(own)} rows of one request")
+        row_of_it: LooseRow = own[0]
+        return row_of_it
 
     def groups(self, items: Sequence[AskedRow]) -> list[list[int]]:
-        """Rows of one type and shape run together, where the same was left on `self` for them."""
+        """Rows of one type and shape run together; each by itself where requests run one at a time."""
+        if self._apart:
+            return [[i] for i in range(len(items))]
         alike: dict[object, list[int]] = {}
-        for i, (row, _, left) in enumerate(items):
-            alike.setdefault((form(row), left.alike()), []).append(i)
-        if len(alike) > len({form(row) for row, _, _ in items}):
-            self._say_apart("preprocess", *sorted(self._left.names))
+        for i, (row, _, _) in enumerate(items):
+            alike.setdefault(form(row) if row else None, []).append(i)
         step = self.max_rows or self.settings.batch_size
-        if by_batches := self._set_in_each_batch():
-            self._say_apart("inference", *by_batches)
-            step = 1
         return [group[start : start + step] for group in alike.values() for start in range(0, len(group), step)]
 
-    def collate(self, items: list[AskedRow]) -> AskedBatch:
-        """The batch that `inference` is called with, and each row's headers and what was left on `self` for it.
+    def collate(self, items: list[AskedRow]) -> list[AskedRow]:
+        """The rows, for `predict` to put together."""
+        return items
 
-        Copies of one row, which only fill a batch, would not fit what was left for that row: it runs without them.
-        """
-        rows, headers, left = map(list, zip(*items, strict=True))
-        if (left[0] or self._set_in_each_batch()) and all(one is left[0] for one in left):
-            del rows[1:], headers[1:]
-        return batch_of_rows(rows), headers, left
-
-    def predict(self, inputs: AskedBatch) -> Sequence[LooseRow | SlotError]:
+    def predict(self, items: list[AskedRow]) -> Sequence[LooseRow | SlotError]:
         """The rows of what `inference` gives; in the place of one whose status it has set, that error."""
-        batch, headers, states = inputs
-        mine, speaking = self._left, self.context.speaking_of(headers)
-        self._refuse_beside_another()
-        with mine.standing(states[0]), speaking as slots, undone([mine.of]), mine.leaving() as left:
-            rows = rows_of_batch(self.inference(batch))
-        self._left_by_batches.update({name: 2 if mine.is_each_times(name) else 1 for name in left.changed})
-        if left.changed and any(one is not states[0] for one in states):
-            raise ModelFault("what inference has set on self is of a batch, and its rows are answered one by one")
-        states[0].update(left)
-        if len(rows) != len(slots):  # whose these are nobody can tell
-            return rows
-        given = [what_it_set(slot) or row for slot, row in zip(slots, rows, strict=True)]
-        return given * (len(states) // len(slots))
+        if self._apart:
+            if any(asked is not items[0][2] for _, _, asked in items):
+                raise ModelFault("what one method leaves for another is of one request: they are answered one by one")
+            return [self._whole(items[0][2].request)] * len(items)  # the others fill a batch
+        rows, headers = [row for row, _, _ in items if row], [one for _, one, _ in items]
+        try:
+            return self._inferred(rows, headers)
+        except LeavesSomething as left:
+            self._run_apart(left.names)
+            return self.predict(items)
+
+    def _inferred(self, rows: list[LooseRow], headers: Sequence[Mapping[str, str]]) -> list[LooseRow | SlotError]:
+        """What `inference` makes of rows."""
+        with self._running("inference"), self.context.speaking_of(headers) as slots:
+            given = rows_of_batch(self.inference(batch_of_rows(rows)))
+        if len(given) != len(slots):  # whose these are nobody can tell
+            return list(given)
+        return [what_it_set(slot) or row for slot, row in zip(slots, given, strict=True)]
 
     def encode(self, output: LooseRow, item: AskedRow) -> tuple[Any, str]:
         """One row's answer, and its content type where the context was told one."""
-        self._refuse_beside_another()
-        with self._left.standing(item[2]), self._asking(item[1]) as slot:
+        return output[1] if output[0] == ANSWER else self._postprocessed(output, item[1])
+
+    def _postprocessed(self, output: LooseRow, headers: Mapping[str, str]) -> tuple[Any, str]:
+        """What `postprocess` makes of a row."""
+        with self._running("postprocess"), self._asking(headers) as slot:
             answers = self.postprocess(batch_of_rows([output]))
         if isinstance(answers, str | bytes | dict) or len(answers) != 1:
             raise ModelFault("postprocess did not make one answer of one row")
         answer = answers[0]
         value = answer.tolist() if hasattr(answer, "tolist") else answer
         return value, str(slot.get_response_headers().get("content-type", ""))
+
+    def _whole(self, request: Request) -> LooseRow | SlotError:
+        """A request's answer, from all three methods. What `inference` raises is raised, the others' errors are its."""
+        at = METHODS[0]
+        changed = set[str]().union(*(self._effects[method].changed for method in METHODS))
+        try:
+            with as_before(self, changed), undone([vars(self)]):
+                row = self._preprocessed_aside(request)
+                at = METHODS[1]
+                outputs = self._inferred([row], [request.headers])
+                if len(outputs) != 1:
+                    raise WrongCount(len(outputs), 1)
+                at = METHODS[2]
+                if isinstance(outputs[0], SlotError):
+                    raise outputs[0]
+                return ANSWER, owned(self._postprocessed(outputs[0], request.headers))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if at == METHODS[1]:
+                raise
+            return (undecoded if at == METHODS[0] else unencoded)(error, request.id)
+
+    def _preprocessed_aside(self, request: Request) -> LooseRow:
+        """What `preprocess` makes of a request, in a thread that is left behind where that does not end."""
+
+        def made(request: Request) -> LooseRow | BaseException:
+            try:
+                return self._preprocessed(request)
+            except BaseException as error:
+                return error
+
+        share_s = self.settings.response_timeout_s / 4
+        until = min(time.monotonic() + share_s, self.predict_until)
+        outcome = self._aside.run(made, [request], share_s, until)[0] if self._read_alone_since is None else None
+        if outcome is None:
+            raise Unavailable("the handler still reads a request that takes too long")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    @contextmanager
+    def _running(self, method: str) -> Iterator[None]:
+        """Within, this method runs. Raises LeavesSomething where it has changed what its source does not show."""
+        if self._apart:
+            yield
+            return
+        known, changed = self._effects[method].changed, set[str]()
+        with as_before(self, known), undone([vars(self)]):
+            with watched(vars(self), changed):
+                yield
+            if method != METHODS[-1] and changed - known:
+                raise LeavesSomething(changed - known)
+
+    def _run_apart(self, names: set[str]) -> None:
+        """From now on each request goes through all methods before the next one does: of these names one leaves something."""
+        if names and not self._apart:
+            why = "so requests run one at a time; hand it on with the row instead"
+            logger.warning("what preprocess or inference leaves in %s is of a request, %s", ", ".join(sorted(names)), why)
+            vars(self)["max_rows"] = 1
+        self._apart = self._apart | names
 
     def respond(self, request: Request, results: list[Any]) -> tuple[Any, str]:
         """The one answer, of the kind that it is."""
@@ -214,22 +260,6 @@ class TorchServeHandler(BatchHandler):
         value, content_type = results[0]
         kind = "text/plain; charset=utf-8" if isinstance(value, str) else "application/octet-stream"
         return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
-
-    def _say_apart(self, method: str, *names: str) -> None:
-        """In the log, once for each."""
-        if (method, names) not in self._said:
-            self._said.add((method, names))
-            why = "such rows run one at a time; hand it on with the row instead"
-            logger.warning("%s sets %s on self, which is of a request: %s", method, ", ".join(names), why)
-
-    def _set_in_each_batch(self) -> list[str]:
-        """What `inference` sets for what it runs: more than once, or of a kind that nobody makes for all."""
-        return sorted(name for name, times in self._left_by_batches.items() if times > 1)
-
-    def _refuse_beside_another(self) -> None:
-        """Raise Unavailable where a `preprocess` that took too long still runs, and may set at any time what this one reads."""
-        if self._left.names and self._read_alone_since is not None:
-            raise Unavailable("the handler still reads a request that takes too long")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -255,22 +285,3 @@ class TorchServeHandler(BatchHandler):
                 raise
         if refused := what_it_set(slot):
             raise refused
-
-
-def what_it_set(slot: StandInSlot) -> SlotError | None:
-    """The error that an author's code has set as a request's status; None where it has set none."""
-    code = slot.get_response_status_code()
-    if code is None or (isinstance(code, int) and 200 <= code < 300):
-        return None
-    refused = SlotError(HTTPStatus(code).phrase if code in set(HTTPStatus) else "the handler refused this request")
-    refused.code = code
-    return refused
-
-
-def context_of(model_dir: Path, settings: Settings) -> ThreadsContext:
-    """What `initialize` is given. A folder without a manifest is a handler under development."""
-    named = {"model": {"modelName": str(settings.model.get("name", "model"))}}
-    built = (model_dir / "MAR-INF" / "MANIFEST.json").is_file()
-    context = ThreadsContext(model_dir, settings.batch_size, None if built else named)
-    context.system_properties["gpu_id"] = 0 if settings.device == "cuda" else None  # of those that this worker may see
-    return context

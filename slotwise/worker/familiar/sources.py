@@ -1,0 +1,193 @@
+"""Find an author's functions in a handler's classes, their syntax trees, and the names in those that tell of changes."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import sys
+from collections.abc import Iterator
+from functools import cached_property, partial, partialmethod
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from slotwise.worker.copies import ATOMS
+
+BY_METHOD = """append appendleft add clear discard extend extendleft fill insert intersection_update itemset pop popitem
+    popleft push put put_nowait get_nowait remove resize reverse rotate seek set setdefault setfield sort subtract truncate
+    update write writelines symmetric_difference_update difference_update writerow move_to_end read readline send throw
+    register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
+BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
+    insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
+GIVING_PARTS = "get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach __getitem__"
+SHOWING_PARTS = "enumerate zip reversed iter next getattr sorted filter type"
+KEEPING_NOTHING = "super isinstance type getattr hasattr setattr delattr id repr str print callable"
+MUTATORS = frozenset(BY_METHOD.split())  # methods that change what they are of
+CHANGE_FIRST = frozenset(BY_FUNCTION.split())  # functions that change their first argument
+GIVE_PARTS, SHOW_PARTS = frozenset(GIVING_PARTS.split()), frozenset(SHOWING_PARTS.split())
+HARMLESS = frozenset(KEEPING_NOTHING.split())
+FIXED = frozenset((*ATOMS, type, FunctionType, ModuleType, range))
+
+
+@functools.cache
+def _is_authors_module(name: str) -> bool:
+    if name.partition(".")[0] in ("slotwise", *sys.builtin_module_names, *sys.stdlib_module_names):
+        return name == "__main__"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    return file is None or not {"site-packages", "dist-packages"} & set(Path(file).parts)
+
+
+def is_authors(thing: Any) -> bool:
+    """Whether this is a function, a class or a module, no library's, and not ours."""
+    if isinstance(thing, ModuleType):
+        return _is_authors_module(thing.__name__)
+    return isinstance(thing, type | FunctionType) and _is_authors_module(thing.__module__ or "")
+
+
+def functions_in(member: Any) -> Iterator[FunctionType]:
+    """The functions that a class's member is made of."""
+    parts: list[Any] = [member]
+    if isinstance(member, property):
+        parts = [member.fget, member.fset, member.fdel]
+    elif isinstance(member, cached_property | partial | partialmethod):
+        parts = [member.func]
+    elif isinstance(member, staticmethod | classmethod | MethodType):
+        parts = [member.__func__]
+    for part in parts:
+        inner = inspect.unwrap(part) if hasattr(part, "__wrapped__") else part
+        if isinstance(inner, FunctionType):
+            yield inner
+        elif isinstance(inner, partial | partialmethod):
+            yield from functions_in(inner)
+
+
+@functools.cache
+def tree_of(function: FunctionType) -> ast.AST | None:
+    """Its syntax tree, without decorators; None where its source cannot be read."""
+    try:
+        source = inspect.getsource(function)
+        if function.__name__ == "<lambda>":
+            return _lambda(source)
+        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
+    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
+        return None
+    found = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
+    if found is not None:
+        found.decorator_list = []
+    return found
+
+
+def _lambda(source: str) -> ast.AST:
+    """The lambdas that stand in these lines, which may begin and end anywhere."""
+    for start in (0, source.index("lambda")):
+        for end in range(len(source), start, -1):
+            try:
+                tree = ast.parse(source[start:end].strip())
+            except SyntaxError:
+                continue
+            return ast.List([node for node in ast.walk(tree) if isinstance(node, ast.Lambda)], ast.Load())
+    raise ValueError(source)
+
+
+def outer_values(function: FunctionType) -> dict[str, Any]:
+    """The values of the names that it has from its module and from the functions around it."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    values = dict(function.__globals__)
+    for name, cell in cells:
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            values[name] = None
+    return values
+
+
+def parameters(tree: ast.AST) -> tuple[list[str], list[str]]:
+    """The names of a function's parameters, and of those in it."""
+    lists = [node.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
+    names = [
+        [one.arg for one in (*args.posonlyargs, *args.args, args.vararg, *args.kwonlyargs, args.kwarg) if one is not None]
+        for args in lists
+    ]
+    if isinstance(tree, ast.List):
+        return [], [name for given in names for name in given]
+    return names[0] if names else [], [name for given in names[1:] for name in given]
+
+
+def assignments(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
+    """Each target with what is assigned to it, or to a part of it."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                yield from ((target, value) for target in targets)
+            case ast.AnnAssign(target=target, value=ast.AST() as value) | ast.NamedExpr(target=target, value=value):
+                yield target, value
+            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+                yield target, value
+            case ast.withitem(context_expr=value, optional_vars=ast.AST() as target):
+                yield target, value
+
+
+def names_in(target: ast.AST) -> Iterator[str]:
+    """The names that a target is made of, or is a part of."""
+    match target:
+        case ast.Name(id=name):
+            yield name
+        case ast.Tuple(elts=parts) | ast.List(elts=parts):
+            for part in parts:
+                yield from names_in(part)
+        case ast.Starred(value=part) | ast.Attribute(value=part) | ast.Subscript(value=part):
+            yield from names_in(part)
+
+
+def is_super(node: ast.AST) -> bool:
+    """Whether this is a call of `super`."""
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
+
+
+def with_parts(value: Any) -> list[Any]:
+    """It, and what is in it."""
+    return [value, *(value if type(value) in (list, tuple, set, frozenset) else value.values() if type(value) is dict else ())]
+
+
+def shown(value: Any) -> Any:
+    """The memory of an array, or of a tensor that numpy can show, as an array; None of anything else."""
+    if type(value).__module__.partition(".")[0] not in ("numpy", "torch") or not hasattr(value, "__array__"):
+        return None
+    try:
+        array = value if isinstance(value, np.ndarray) else value.detach().numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return None
+    return array if isinstance(array, np.ndarray) and not array.dtype.hasobject and array.flags.writeable else None
+
+
+def things_of(value: Any) -> set[str]:
+    """What is equal for two names of one thing that may change, and for arrays in one memory."""
+    if not may_change(value):
+        return set()
+    if isinstance(value, MethodType):
+        value = value.__self__
+    if hasattr(value, "untyped_storage"):
+        return {f"memory {value.untyped_storage().data_ptr()}"}
+    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
+        value = value.base
+    return {f"thing {id(value)}"}
+
+
+def is_name(name: str) -> bool:
+    """Whether it is none of things_of."""
+    return " " not in name
+
+
+def may_change(value: Any) -> bool:
+    """Whether it may have other contents, being the same."""
+    if type(value) in (tuple, frozenset):
+        return any(map(may_change, value))
+    return type(value) not in FIXED and type(value).__name__ not in ("device", "dtype", "Logger", "Pattern")
+
+
+def attributes(owner: Any) -> dict[str, Any]:
+    """An object's own; none where it has none."""
+    return getattr(owner, "__dict__", None) or {}
