@@ -57,12 +57,10 @@ class Remembers:
         self.bodies: list[bytes] = []
         self.now = {"size": 0}
         self.model: Any = None
-        self.loads = bytearray()  # which is not undone
 
     def handle(self, data: Any, context: Any) -> list[Any]:
         if self.model is None:
             self.model = object()
-            self.loads.append(1)
         self.late = getattr(self, "late", [])
         for one in data:
             self.bodies.append(one["body"])
@@ -103,7 +101,6 @@ def test_what_it_has_left_when_it_failed_is_in_nobodys_answer(kind: str, way: st
         for i, slot in enumerate(ask(guarded, poisoned(places), kind)):
             wanted = {"doubled": i * 2, "of": [i], "late": [i]}
             assert slot.status == 400 if i in places else slot.value == wanted
-    assert len(keeper.loads) == 1, "what it makes when it first needs it, it keeps"
 
 
 def test_a_batch_without_faults_goes_to_theirs_whole_and_once() -> None:

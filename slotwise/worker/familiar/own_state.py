@@ -6,8 +6,7 @@ What a call has left there when it fails is in nobody's answer: its second try i
 from __future__ import annotations
 
 import operator
-import sys
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,12 +15,15 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
+from slotwise.worker.familiar.handed_on import changed_by
 from slotwise.worker.familiar.sources import attributes, is_authors, outer_values, shown
 
-CONTAINERS = (list, dict, set, deque)
+CONTAINERS = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
 ENTRY_BYTES = 256  # of an array that count as one
 OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
+MOST_LOOKS = 4  # at a handler's source
+WEIGHTS = ("_parameters", "_buffers", "_modules")  # of torch's modules
 MISSING = object()
 
 
@@ -47,34 +49,30 @@ def _attributes(owner: Any) -> dict[str, Any] | None:
 
 @contextmanager
 def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before.
-
-    What was not there before, or None, is what it makes when it first needs it: that stays, unless it is a container.
-    """
+    """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before."""
     before = [(of, dict(of)) for of in states]
     parts = [(value, found) for _, values in before for value in values.values() if (found := _parts(value)) is not None]
     try:
         yield
     except BaseException:
         for of, values in before:
-            for name in [name for name, value in of.items() if name not in values and type(value) in CONTAINERS]:
+            for name in of.keys() - values.keys():
                 del of[name]
-            of |= {name: one for name, one in values.items() if one is not None or type(of.get(name)) in CONTAINERS}
+            of |= values
         for value, found in parts:
-            if _differ(found, value, may_grow=False):
+            if _differ(found, value):
                 _filled(value, found)
         raise
 
 
 @contextmanager
-def as_before(handler: Any, names: Iterable[str]) -> Iterator[None]:
-    """Within, a method runs that changes these of a handler's (handed_on.py); where it fails, they are as they were before.
+def as_before(places: Iterable[tuple[Any, str]]) -> Iterator[None]:
+    """Within, a method runs that changes these (handed_on.py: holders and names); where it fails, they are as they were before.
 
     So is all that is in them, but what is large, or of a library's class: that stays as it was left.
     """
-    places = [place for name in names if (place := _place(handler, name))]
-    before = [(holder, name, vars(holder).get(name, MISSING)) for holder, name in places]
-    contents = _contents([value for _, _, value in before])
+    before = [(holder, name, attributes(holder).get(name, MISSING)) for holder, name in places]
+    contents = [put_back for _, _, value in before for put_back in _contents(value)]
     try:
         yield
     except BaseException:
@@ -83,9 +81,26 @@ def as_before(handler: Any, names: Iterable[str]) -> Iterator[None]:
         for holder, name, value in before:
             if value is not MISSING:
                 setattr(holder, name, value)
-            elif name in vars(holder):
+            elif name in attributes(holder):
                 delattr(holder, name)
         raise
+
+
+class Undoing:
+    """Undoes what calls of a stranger's handler that fail have left: `with undoing(context): handle(...)`."""
+
+    def __init__(self, handle: Callable[..., Any]) -> None:
+        self.handle = handle
+        self._places, self._known_of, self._looks = list[tuple[Any, str]](), -1, 0
+
+    @contextmanager
+    def __call__(self, context: Any) -> Iterator[None]:
+        """Within, it is called with this context."""
+        states = states_of(self.handle)
+        if self._looks < MOST_LOOKS and self._known_of < (now := sum(map(len, states))):  # it has made something
+            self._places, self._known_of, self._looks = changed_by(self.handle), now, self._looks + 1
+        with as_before(self._places), undone([*states, attributes(context)]):
+            yield
 
 
 @contextmanager
@@ -98,23 +113,13 @@ def watched(of: dict[str, Any], changed: set[str]) -> Iterator[None]:
     finally:
         for name in {*before, *of} - OURS:
             value = of.get(name, MISSING)
-            if value is not before.get(name, MISSING) or (name in parts and _differ(parts[name], value, may_grow=False)):
+            if value is not before.get(name, MISSING) or (name in parts and _differ(parts[name], value)):
                 changed.add(name)
 
 
-def _place(handler: Any, name: str) -> tuple[Any, str] | None:
-    """The handler, its class, or the module, where this is kept, and how it is called there."""
-    module, _, variable = name.rpartition(".")
-    if module:
-        return (sys.modules[module], variable) if module in sys.modules else None
-    kinds = [kind for kind in type(handler).__mro__ if name in vars(kind)]
-    return (kinds[0] if kinds and name not in vars(handler) else handler), name
-
-
-def _contents(values: list[Any]) -> list[Callable[[], None]]:
-    """What puts back the contents of all that is reached from these values; [] where that is too much."""
-    seen, left, found = set[int](), MOST_ENTRIES, list[Callable[[], None]]()
-    waiting = list(values)
+def _contents(value: Any) -> list[Callable[[], None]]:
+    """What puts back the contents of all that is reached from a value; [] where that is too much."""
+    seen, left, found, waiting = set[int](), MOST_ENTRIES, list[Callable[[], None]](), [value]
     while waiting:
         one = waiting.pop()
         if id(one) in seen or type(one) in ATOMS:
@@ -143,10 +148,17 @@ def _inner(one: Any) -> tuple[list[Any], int, Callable[[], None] | None]:
     if isinstance(one, FunctionType) and is_authors(one):
         return [value for name, value in outer_values(one).items() if name in one.__code__.co_freevars], 1, None
     if (show := shown(one)) is not None:
-        kept = show.copy() if show.nbytes <= MOST_ENTRIES * ENTRY_BYTES else None
-        return [], show.nbytes // ENTRY_BYTES, partial(operator.setitem, show, ..., kept)
+        kept = show.copy() if show.nbytes <= MOST_ENTRIES * ENTRY_BYTES else show
+        return [], show.nbytes // ENTRY_BYTES, partial(_shown_again, one, kept)
     inner = attributes(one) if is_authors(type(one)) else {}
-    return [*inner.values()], len(inner), partial(_filled, inner, _listed(inner)) if inner else None
+    parts = [value for name, value in inner.items() if name not in WEIGHTS]
+    return parts, len(inner), partial(_filled, inner, _listed(inner)) if inner else None
+
+
+def _shown_again(one: Any, kept: Any) -> None:
+    """Have an array show these numbers again, where it still has their shape."""
+    if (now := shown(one)) is not None and now.shape == kept.shape:
+        now[...] = kept
 
 
 def _parts(value: Any) -> list[list[Any]] | None:
@@ -157,21 +169,23 @@ def _parts(value: Any) -> list[list[Any]] | None:
 
 
 def _listed(value: Any) -> list[list[Any]]:
-    return [list(value), list(value.values())] if type(value) is dict else [list(value)]
+    return [list(value), list(value.values())] if isinstance(value, dict) else [list(value)]
 
 
-def _differ(before: list[list[Any]], value: Any, may_grow: bool) -> bool:
+def _differ(before: list[list[Any]], value: Any) -> bool:
     """Whether a container has other parts than before."""
     now = _listed(value)
-    if len(now[0]) < len(before[0]) or (len(now[0]) > len(before[0]) and not may_grow):
-        return True
-    return not all(all(map(operator.is_, *pair)) for pair in zip(before, now, strict=True))
+    return len(now[0]) != len(before[0]) or not all(all(map(operator.is_, *pair)) for pair in zip(before, now, strict=True))
 
 
 def _filled(value: Any, parts: list[list[Any]]) -> None:
     """Have it hold these again."""
+    if type(value) is bytearray:  # in its place: others may show its memory
+        value[:] = bytes(parts[0])
+        return
     value.clear()
-    if type(value) is dict:
-        value.update(zip(*parts, strict=True))
+    if isinstance(value, dict):
+        for key, one in zip(*parts, strict=True):
+            value[key] = one
     else:
         (value.update if type(value) is set else value.extend)(*parts)

@@ -7,9 +7,10 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property, partial, partialmethod
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ MUTATORS = frozenset(BY_METHOD.split())  # methods that change what they are of
 CHANGE_FIRST = frozenset(BY_FUNCTION.split())  # functions that change their first argument
 GIVE_PARTS, SHOW_PARTS = frozenset(GIVING_PARTS.split()), frozenset(SHOWING_PARTS.split())
 HARMLESS = frozenset(KEEPING_NOTHING.split())
+NOTED = (ast.Call, ast.Attribute, ast.Subscript, ast.Name, ast.AugAssign)
 FIXED = frozenset((*ATOMS, type, FunctionType, ModuleType, range))
 
 
@@ -64,19 +66,38 @@ def functions_in(member: Any) -> Iterator[FunctionType]:
             yield from functions_in(inner)
 
 
+class Source:
+    """A function's syntax tree, without decorators. Raises what reading and parsing its source raises.
+
+    nodes: what changes or reads something. given, inner: the names of its parameters, and of those in it. own: its local names.
+    pairs: each target with what is assigned to it, or to a part of it. returned: what it returns.
+    """
+
+    def __init__(self, code: CodeType) -> None:
+        tree = _tree(code)
+        everything = list(ast.walk(tree))
+        self.nodes = [node for node in everything if isinstance(node, NOTED)]
+        self.given, self.inner = _parameters(tree)
+        stored = {node.id for node in self.nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+        elsewhere = {name for node in everything if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
+        self.own = (stored | {*self.given, *self.inner}) - elsewhere
+        self.pairs = list(_assignments(everything))
+        self.returned = [node.value for node in everything if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)]
+
+
 @functools.cache
-def tree_of(function: FunctionType) -> ast.AST | None:
-    """Its syntax tree, without decorators; None where its source cannot be read."""
-    try:
-        source = inspect.getsource(function)
-        if function.__name__ == "<lambda>":
-            return _lambda(source)
-        tree = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source)
-    except (OSError, TypeError, SyntaxError, ValueError, RecursionError):
-        return None
-    found = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)), None)
-    if found is not None:
-        found.decorator_list = []
+def source_of(code: CodeType) -> Source:
+    """The Source of a function's code."""
+    return Source(code)
+
+
+def _tree(code: CodeType) -> ast.AST:
+    source = inspect.getsource(code)
+    if code.co_name == "<lambda>":
+        return _lambda(source)
+    nodes = ast.walk(ast.parse(f"if True:\n{source}" if source[:1].isspace() else source))
+    found = next(node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    found.decorator_list = []
     return found
 
 
@@ -104,7 +125,7 @@ def outer_values(function: FunctionType) -> dict[str, Any]:
     return values
 
 
-def parameters(tree: ast.AST) -> tuple[list[str], list[str]]:
+def _parameters(tree: ast.AST) -> tuple[list[str], list[str]]:
     """The names of a function's parameters, and of those in it."""
     lists = [node.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)]
     names = [
@@ -116,9 +137,8 @@ def parameters(tree: ast.AST) -> tuple[list[str], list[str]]:
     return names[0] if names else [], [name for given in names[1:] for name in given]
 
 
-def assignments(tree: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-    """Each target with what is assigned to it, or to a part of it."""
-    for node in ast.walk(tree):
+def _assignments(nodes: list[ast.AST]) -> Iterator[tuple[ast.AST, ast.AST]]:
+    for node in nodes:
         match node:
             case ast.Assign(targets=targets, value=value):
                 yield from ((target, value) for target in targets)
@@ -169,7 +189,7 @@ def things_of(value: Any) -> set[str]:
         return set()
     if isinstance(value, MethodType):
         value = value.__self__
-    if hasattr(value, "untyped_storage"):
+    with suppress(Exception):  # a sparse one has none
         return {f"memory {value.untyped_storage().data_ptr()}"}
     while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
         value = value.base

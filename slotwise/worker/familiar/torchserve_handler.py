@@ -18,7 +18,8 @@ from typing import Any
 
 from slotwise.worker.decoding.decoders import Decoders
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.familiar.handed_on import METHODS, effects_of, handed_on
+from slotwise.worker.familiar.function_reading import METHODS
+from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.own_state import as_before, undone, watched
 from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
@@ -195,9 +196,9 @@ class TorchServeHandler(BatchHandler):
     def _whole(self, request: Request) -> LooseRow | SlotError:
         """A request's answer, from all three methods. What `inference` raises is raised, the others' errors are its."""
         at = METHODS[0]
-        changed = set[str]().union(*(self._effects[method].changed for method in METHODS))
+        changed = [place for effects in self._effects.values() for place in effects.places.values()]
         try:
-            with as_before(self, changed), undone([vars(self)]):
+            with as_before(changed), undone([vars(self)]):
                 row = self._preprocessed_aside(request)
                 at = METHODS[1]
                 outputs = self._inferred([row], [request.headers])
@@ -239,7 +240,7 @@ class TorchServeHandler(BatchHandler):
             yield
             return
         known, changed = self._effects[method].changed, set[str]()
-        with as_before(self, known), undone([vars(self)]):
+        with as_before(self._effects[method].places.values()), undone([vars(self)]):
             with watched(vars(self), changed):
                 yield
             if method != METHODS[-1] and changed - known:

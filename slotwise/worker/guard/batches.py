@@ -11,7 +11,7 @@ from typing import Any
 from slotwise.worker.answer import Refusal, serialise
 from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
-from slotwise.worker.familiar.own_state import states_of, undone
+from slotwise.worker.familiar.own_state import Undoing
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics
@@ -55,6 +55,7 @@ class Guard:
         self.audit: Audit | None = None
         self.dead = False
         self.together = together
+        self.undoing = Undoing(theirs)
         self.singly, self.singly_until = 0, 0.0
 
     def answer(self, rows: Sequence[Any], raw: Any, names: Sequence[str] = ()) -> list[bytes]:
@@ -131,13 +132,15 @@ class Guard:
         group = [row.owner for row in attempted]
         rows = slots.enter(group)
         try:
-            with undone(states_of(self.theirs)):
+            with self.undoing(slots.raw):
                 results = one_each(self.theirs(rows, slots.raw), len(group))
-            if len(group) > 1 and share(results):
-                raise WrongAnswer("one dict, list or memory in several answers: a copy for each, or a tuple, goes in batches")
-            given = zip(results, slots.raw.request_processor, strict=True)
-            answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
-            slots.keep()
+                if len(group) > 1 and share(results):
+                    raise WrongAnswer(
+                        "several answers share a dict, a list or memory: a copy for each, or a tuple, goes in batches"
+                    )
+                given = zip(results, slots.raw.request_processor, strict=True)
+                answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
+                slots.keep()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from slotwise.worker.batch import NOT_RUN
 from slotwise.worker.budget import Budget
-from slotwise.worker.familiar.own_state import states_of, undone
 from slotwise.worker.guard.batches import NO_DEVICE, Guard
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
@@ -79,7 +79,7 @@ class Once(Guard):
                 kept.append(piece)
 
         try:
-            with undone([] if self.sequence else states_of(self.theirs)):
+            with nullcontext() if self.sequence else self.undoing(slots.raw):
                 result = self._last(rows, slots, take)
             answer = owned(result, slots.raw.request_processor[0], self.tensors, self.max_response_bytes)
             self._refuse_if_long(size + (len(answer.body) if isinstance(answer, Owned) else 0))
