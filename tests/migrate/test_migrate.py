@@ -5,15 +5,18 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import tarfile
 import zipfile
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from slotwise.archive.inspection import inspect
 from slotwise.drop_in.configuration import read_properties
 from slotwise.errors import SlotwiseError
+from slotwise.files.tarball import unpack
 from slotwise.migrate.around import Around
 from slotwise.migrate.deployment import migrate
 from slotwise.migrate.findings import worst
@@ -345,9 +348,9 @@ def test_an_archive_of_ours_stays_as_it_is_wherever_one_stands(tmp_path: Path, m
         assert [one.about for one in findings if one.what.endswith("echo.mar")] == ["is one of ours"]
 
 
-def packed(path: Path, **files: bytes) -> Path:
+def packed(path: Path, mode: Literal["w", "w:gz", "w:bz2", "w:xz"] = "w:gz", **files: bytes) -> Path:
     """A tarball. `__` stands for a slash, `___` for ..'s slash."""
-    with tarfile.open(path, "w:gz") as tar:
+    with tarfile.open(path, mode) as tar:
         for name, content in files.items():
             member = tarfile.TarInfo(name.replace("__", "/"))
             member.size = len(content)
@@ -420,6 +423,23 @@ def test_a_tarball_writes_nothing_outside(tmp_path: Path) -> None:
     with pytest.raises(SlotwiseError, match="no tarball that can be unpacked"):
         migrate_sagemaker(packed(tmp_path / "model.tar.gz", **{"../outside": b"x"}), tmp_path / "out", "x")
     assert sorted(os.listdir(tmp_path)) == ["model.tar.gz"]
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_no_damaged_tarball_becomes_a_model(tmp_path: Path, mode: Literal["w", "w:gz", "w:bz2", "w:xz"]) -> None:
+    """Neither other weights, nor a part of the files: gzip's checksum is behind the end, and tarfile stops at a bad header."""
+    content = {"code/inference.py": OWN_FUNCTIONS.encode(), "factor.json": random.Random(1).randbytes(50_000), "last": b"x"}
+    whole = packed(tmp_path / "whole.tar.gz", mode, **content)
+    unpack(whole, tmp_path / "whole")
+    data = whole.read_bytes()
+    assert (tmp_path / "whole" / "factor.json").read_bytes() == content["factor.json"]
+    last = data.rindex(b"last\0") if mode == "w" else len(data) // 2  # of a plain one nobody notices but in a header
+    for number, place in enumerate([last, *([] if mode == "w" else [len(data) - 6])]):
+        damaged = tmp_path / f"{number}.tar.gz"
+        damaged.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        with pytest.raises(SlotwiseError, match="no tarball that can be unpacked"):
+            unpack(damaged, tmp_path / f"{number}")
+        assert not (tmp_path / f"{number}").exists()
 
 
 def test_an_archive_becomes_the_same_model_tar_gz_twice(tmp_path: Path) -> None:
