@@ -90,10 +90,14 @@ class ReadFor:
 
 
 class AnsweredBy(NamedTuple):
-    """Which archive has a request: the name under which it is registered, and its version; "": not known."""
+    """Which archive has a request: the name under which it is registered, and its version; "": not known.
+
+    run: what tells it from one that came in its place by the same name: the archive's content, else the server's run.
+    """
 
     model: str = ""
     version: str = ""
+    run: str = ""
 
 
 NO_ARCHIVE = AnsweredBy()

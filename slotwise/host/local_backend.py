@@ -48,7 +48,7 @@ class LocalBackend:
         served = self._asked(request)
         self.loaded.not_run(request, but=served)
         request.repeatable = served.settings.repeatable  # whatever the front says: it hedges nothing here
-        request.answered_by = AnsweredBy(request.model, served.settings.version)
+        request.answered_by = AnsweredBy(request.model, served.settings.version, served.settings.content)
         answer = await served.answer(request)
         return BackendAnswer(answer.status, answer.headers, answer.body, from_worker=True)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from slotwise.backends.catalog import UNKNOWN
+from slotwise.backends.catalog import UNKNOWN, ModelCard
 from slotwise.backends.exchange import AnsweredBy, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.management.bearer import Tokens
@@ -34,7 +34,7 @@ class Served:
         self.settings, self.asked, self.queue = of, list[bool](), SimpleNamespace(not_run=lambda request: None)
 
     async def answer(self, request: BackendRequest) -> BackendAnswer:
-        assert request.answered_by == AnsweredBy(request.model, self.settings.version)  # before the first piece
+        assert request.answered_by == AnsweredBy(request.model, self.settings.version, self.settings.content)  # before a piece
         self.asked.append(request.repeatable)
         return BackendAnswer(200, [], b"")
 
@@ -84,6 +84,18 @@ def test_what_was_read_for_a_version_is_answered_by_it_or_not_at_all(settings: M
         assert refused.value.status == status
     asyncio.run(backend.answer(replace(read, read_for=ReadFor("1", lambda card: card == "two"))))
     assert (len(one.asked), len(two.asked)) == (1, 2)
+
+
+def test_two_archives_of_one_version_are_told_apart(settings: ModelSettings) -> None:  # noqa: F811
+    """One that is registered while a request of several records waits is another archive, though it has the same version."""
+    loaded, anything, by = ModelVersions(), None, list[AnsweredBy]()
+    backend = LocalBackend(loaded, anything, 1, lambda: [])  # type: ignore[arg-type]
+    for content in ("one", "another", "one"):
+        loaded.by_name["m"] = {"1": Served(replace(settings, card=ModelCard(content=content)))}  # type: ignore[dict-item]
+        request = BackendRequest("m", 0.0)
+        asyncio.run(backend.answer(request))
+        by.append(request.answered_by)
+    assert by[0] == by[2] != by[1]
 
 
 def test_what_runs_says_what_it_takes_whatever_the_model_store_has(settings: ModelSettings) -> None:  # noqa: F811

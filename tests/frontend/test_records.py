@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.http.app import build_app
+from slotwise.server.lifecycle import ServerRecord
 
 from .conftest import Front, MakeFront
 from .standin import StandIn
@@ -54,6 +58,40 @@ async def test_two_requests_of_many_records_at_once_are_answered_in_full(make_fr
         assert [said["label"] for said in one.result().json()["predictions"]] == ["7"] * 64
     assert sorted(int(seen.body) for seen in front.server.seen) == list(range(256))
     assert settled(front)
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_another_server_behind_has_all_records_or_none(make_front: MakeFront, tmp_path: Path, same: bool) -> None:
+    """It may have another archive of that version, unless its workers say that it is the same."""
+    gate = asyncio.Event()
+    front = await make_front(StandIn(gate=gate), in_flight=2)
+    if same:
+        front.backend.view = replace(front.backend.view, models=with_content(front.backend.view.models))
+        await front.gateway.refresh(0)
+    (tmp_path / "new").mkdir()
+    async with StandIn(name="new") as new:
+        asked = asyncio.create_task(front.client.post(PATH, json=of(6)))
+        await until(front, 2, 1)
+        front.record = new.record(tmp_path / "new")
+        await front.gateway.refresh(0)
+        gate.set()
+        answer = await asked
+    assert answer.status_code == 200
+    servers = [said["server"] for said in answer.json()["predictions"]]
+    assert servers == (["a"] * 2 + ["new"] * 4 if same else ["new"] * 6)
+    assert settled(front)
+
+
+def with_content(models: Callable[[ServerRecord], Sequence[LiveModel]]) -> Callable[[ServerRecord], list[LiveModel]]:
+    """The models of which each worker says that it runs one and the same archive."""
+
+    def told(record: ServerRecord) -> list[LiveModel]:
+        return [
+            replace(live, workers=tuple(replace(worker, got={"archive": "c0ffee"}) for worker in live.workers))
+            for live in models(record)
+        ]
+
+    return told
 
 
 async def test_a_request_that_finds_the_queue_full_is_refused_as_a_whole(make_front: MakeFront) -> None:

@@ -56,6 +56,11 @@ class ModelSettings:
     card: Any = None
 
     @property
+    def content(self) -> str:
+        """The digest of its archive's files (ArchiveInfo.content); "" where it has none."""
+        return str(getattr(self.card, "content", ""))
+
+    @property
     def module(self) -> str:
         """What its workers run; "" where the archive was built before there were frames."""
         for package, folder in ((f"{GUARD}.hosts", f"{GUARD}/hosts"), ("slotwise.worker.hosts", "slotwise/worker/hosts")):

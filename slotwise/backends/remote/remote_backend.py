@@ -89,9 +89,11 @@ class RemoteBackend:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
         upstream = self._server()
         target = _target(request, upstream.record)
+        by = request.answered_by = request.answered_by._replace(run=self._runs(request, upstream))
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
                 answer = await _sent_with_token(upstream, request, target, fresh)
+            request.answered_by = by  # a second copy may have gone to another server meanwhile
         except TimeoutError:
             raise Refused(504, "the model server did not answer before the deadline") from None
         except OSError as error:
@@ -113,6 +115,12 @@ class RemoteBackend:
         if self.upstream is None:
             raise Refused(502, "no model server is running")
         return self.upstream
+
+    def _runs(self, request: BackendRequest, upstream: Upstream) -> str:
+        """What tells the archive that answers there from another of its name and version: its content, or the server's run."""
+        live = self.others.get((request.model, request.version)) or self.models.get(request.model)
+        contents = live.contents if live else set()
+        return min(contents) if len(contents) == 1 else upstream.record.run_id
 
     def _still_loading(self, model: str) -> bool:
         """Whether the server has only just taken the place of one that had this model, and has not got it yet."""
@@ -149,9 +157,9 @@ class RemoteBackend:
             log.warning("no token for the server: %s", error)
         if old is not None:
             self._former, self._switched_at = self._former | self.models.keys(), time.monotonic()
-        await self._read_models(record)
         self.max_body_bytes = await asyncio.to_thread(self.view.max_body_bytes, record)
-        self.upstream = new
+        await self._read_models(record)
+        self.upstream = new  # at once: what its models are is asked for together with it
         log.info("now in front of %s (profile %s) at %s", record.kind, record.profile, record.inference_url)
         if old is not None:
             self.copy_metrics.swaps.inc()

@@ -124,7 +124,7 @@ class Canary:
         request.leave = lambda: copy.leave()
         by = request.answered_by = AnsweredBy(copy.model, self.record.versions[1])
         outcome = await asking
-        request.answered_by = AnsweredBy(copy.model, copy.answered_by.version or by.version)
+        request.answered_by = AnsweredBy(copy.model, copy.answered_by.version or by.version, copy.answered_by.run)
         request.repeatable &= copy.repeatable
         return outcome
 
