@@ -71,6 +71,22 @@ def test_a_tensor_a_column_becomes_a_record_a_row(binary: tuple[str, ...], wide:
     assert rest(tensors, binary=binary, wide=wide) == rows
 
 
+@pytest.mark.parametrize(("datatype", "number"), [("FP32", 2**24 + 1), ("FP64", 2**53 + 1), ("FP16", 2049.0)])
+def test_no_whole_number_becomes_the_nearest_one_of_its_type(datatype: str, number: float) -> None:
+    for name, taken in (("age", False), ("income", True)):
+        tensors = [(other, kind, values[:1]) for other, kind, values in TENSORS if other != name]
+        if taken:
+            assert len(rest([*tensors, (name, datatype, [number])])) == 1
+            continue
+        with pytest.raises(ProtocolFault, match=f"{datatype} does not hold every number"):
+            rest([*tensors, (name, datatype, [number])])
+    assert rest([("age", datatype, [2048.0, 7])], ModelInput("table", columns=(("age", "int"),))) == [{"age": 2048}, {"age": 7}]
+    model = ModelInput("table", columns=(("age", "int"), ("income", "float")))
+    head = {"inputs": [{"name": "all", "datatype": datatype, "shape": [1, 2], "data": [number, 0.1]}]}
+    with pytest.raises(ProtocolFault, match=f"{datatype} does not hold every number"):
+        open_inference.request(json.dumps(head).encode(), None, model)
+
+
 def test_one_tensor_of_numbers_is_all_columns_in_order() -> None:
     head = {"inputs": [{"name": "predict", "datatype": "FP32", "shape": [2, 2], "data": [[0.5, 1.5], [2.5, 3.5]]}]}
     asked = open_inference.request(json.dumps(head).encode(), None, SIZES)

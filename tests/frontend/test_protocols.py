@@ -116,6 +116,8 @@ def test_bytes_and_numbers_of_either_form_are_records() -> None:
         ("int64", "UINT64", [0, 0, 0, 2**63], False),
         ("int64", "FP32", [0, 0, 0, 0.5], False),
         ("int64", "FP64", [0, 0, 0, 2.0**63], False),
+        ("int64", "FP64", [0, 0, 0, 2**53 + 1], False),
+        ("int64", "FP32", [0, 0, 0, 2**24 + 1], False),
         ("uint8", "UINT8", [0, 1, 255, 7], True),
         ("uint8", "BOOL", [True, False, 1, 0], True),
         ("uint8", "INT64", [0, 0, 256, 0], False),

@@ -49,9 +49,10 @@ def reading_columns(model: ModelInput, size: int) -> int:
 def column_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, model: ModelInput) -> list[RecordBody]:
     """A record a row. The binary data of the inputs that have some follow each other in `binary`. Raises ProtocolFault."""
     parts = parts_of(tensors, binary)
-    names = [name for name, _ in model.columns]
+    kinds = dict(model.columns)
+    names = [*kinds]
     if len(tensors) == 1 and tensors[0].get("name") not in names:
-        return _rows_of_all(tensors[0], parts[0], names)
+        return _rows_of_all(tensors[0], parts[0], names, whole="int" in kinds.values())
     columns: dict[str, list[Any]] = {}
     for tensor, part in zip(tensors, parts, strict=True):
         name = tensor.get("name")
@@ -62,7 +63,7 @@ def column_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, mod
         shape = shape_of(tensor)
         if math.prod(shape[1:]) != 1:
             raise ProtocolFault(f"the column {name!r} must have the shape [n] or [n, 1]")
-        columns[name] = _values(tensor, shape, part)
+        columns[name] = _values(tensor, shape, part, whole=kinds[name] == "int")
         if len(columns[name]) != len(next(iter(columns.values()))):
             raise ProtocolFault(f"the column {name!r} has {len(columns[name])} rows, and {next(iter(columns))!r} has others")
     keys = [json_pieces.dumped(name) for name in columns]
@@ -70,12 +71,12 @@ def column_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, mod
     return [_record(f"{{{', '.join(f'{key}: {_json(value)}' for key, value in zip(keys, row, strict=True))}}}") for row in rows]
 
 
-def _rows_of_all(tensor: Mapping[str, Any], part: memoryview | None, names: Sequence[str]) -> list[RecordBody]:
-    """One tensor [n, columns] of numbers, in the columns' order."""
+def _rows_of_all(tensor: Mapping[str, Any], part: memoryview | None, names: Sequence[str], whole: bool) -> list[RecordBody]:
+    """One tensor [n, columns] of numbers, in the columns' order. whole: some of these are of whole numbers."""
     shape = shape_of(tensor)
     if list(shape[1:]) != [len(names)]:
         raise ProtocolFault(f"the input's shape must be [n, {len(names)}], or each column an input: {', '.join(names[:20])}")
-    values = _values(tensor, shape, part)
+    values = _values(tensor, shape, part, whole)
     rows = [values[at : at + len(names)] for at in range(0, len(values), len(names))]
     return [_record(f"[{', '.join(map(_json, row))}]") for row in rows]
 
@@ -85,11 +86,11 @@ def _record(text: str) -> RecordBody:
     return RecordBody(text.encode("utf-8", "backslashreplace"), JSON)
 
 
-def _values(tensor: Mapping[str, Any], shape: Sequence[int], part: memoryview | None) -> list[Any]:
+def _values(tensor: Mapping[str, Any], shape: Sequence[int], part: memoryview | None, whole: bool) -> list[Any]:
     """The values of one tensor, one after the other."""
     limited(shape[0])
     if tensor.get("datatype") != "BYTES":
-        values: list[Any] = numbers_of(tensor, shape, part).tolist()
+        values: list[Any] = numbers_of(tensor, shape, part, whole).tolist()
         return values
     if are_base64(tensor):
         raise ProtocolFault(f"{tensor.get('name')!r} says that it is base64, and texts are taken")

@@ -155,7 +155,8 @@ def _rows(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | 
     """Numbers: a row a record, in the model's own type. Raises ProtocolFault."""
     if model.shape and list(shape[1:]) != list(model.shape):
         raise ProtocolFault(f"the input's shape must be [n, {', '.join(map(str, model.shape))}]")
-    values, kind = numbers_of(tensor, shape, binary), V2_TYPES[model.dtype]
+    kind = V2_TYPES[model.dtype]
+    values = numbers_of(tensor, shape, binary, whole=kind != "FP32")
     if not (_in_fp32(values) if kind == "FP32" else _in_whole(values, np.iinfo(NUMBERS[kind]))):
         raise ProtocolFault(f"{kind}, which this model takes, does not hold every number of the input", 415)
     with np.errstate(over="ignore"):
@@ -180,8 +181,11 @@ def _in_fp32(values: Any) -> bool:
     return bool((np.abs(values // np.where(lowest == 0, 1, lowest)) <= FP32_WHOLE).all())
 
 
-def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None) -> Any:
-    """A tensor's numbers, flat, in its own type. binary: its data, None where they are a list. Raises ProtocolFault."""
+def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | None, whole: bool = False) -> Any:
+    """A tensor's numbers, flat, in its own type. binary: its data, None where they are a list. Raises ProtocolFault.
+
+    whole: the model takes whole numbers, so that none in a list may become the nearest one that the type holds.
+    """
     datatype = _type_of(tensor)
     kind, count = np.dtype(NUMBERS[datatype]), math.prod(shape)
     if binary is not None:
@@ -201,7 +205,14 @@ def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryvi
                 )
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
+        if whole and datatype[:2] == "FP" and any(map(_is_another, numbers, values)):
+            raise ProtocolFault(f"{datatype} does not hold every number of the data, and the model takes whole ones", 415)
     return values
+
+
+def _is_another(number: float, value: Any) -> bool:
+    """Whether a whole number has become another one."""
+    return (type(number) is int or number.is_integer()) and float(value) != number
 
 
 def _whole(numbers: list[Any], datatype: str) -> list[Any]:
