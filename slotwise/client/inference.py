@@ -18,6 +18,8 @@ from slotwise.errors import SlotwiseError
 if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
+ONE_VERSION = ("mms", "triton")  # servers that have one version of a model, and read none in a path
+
 __all__ = ["InferenceClient", "auth_headers"]
 
 
@@ -41,8 +43,11 @@ class InferenceClient:
     ) -> httpx.Response:
         """Send one body to a model and return the response, whatever its status.
 
-        Raises SlotwiseError where no server answers, or with the answer to another request.
+        Raises SlotwiseError where no server answers, or with the answer to another request, and where a server is asked for a
+        version that reads none.
         """
+        if version and self._api.record.kind in ONE_VERSION:
+            raise SlotwiseError(f"{self._api.record.kind} serves one version of a model, and cannot be asked for {version}")
         path = f"/predictions/{quote(model, safe='')}" + (f"/{quote(version, safe='')}" if version else "")
         all_headers = {"Content-Type": "application/octet-stream", **(headers or {})}
         if self._api.record.kind == "triton":

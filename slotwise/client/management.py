@@ -93,8 +93,11 @@ class ManagementClient:
     def unregister(self, model: str, version: str | None = None) -> None:
         """Remove a model, or one version of it; requests that wait in its queue are lost.
 
+        Raises SlotwiseError where MMS, which keeps one version and reads none, has another one.
+
         The default version stays while there are others: the error says how to make another one the default.
         """
+        self._check_version(model, version)
         try:
             self._api.call(f"unregister {model}", "DELETE", self._path(model, version))
         except SlotwiseError as error:
@@ -119,6 +122,7 @@ class ManagementClient:
 
         most: where it follows the load, it does so between `workers` and this from now on.
         """
+        self._check_version(model, version)
         params = {"min_worker": workers, "max_worker": workers if most is None else most, "synchronous": "false"}
         for attempt in range(SCALE_ATTEMPTS):
             try:
@@ -190,6 +194,12 @@ class ManagementClient:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    def _check_version(self, model: str, version: str | None) -> None:
+        """Raise SlotwiseError where MMS has another version than this one, as far as its workers say."""
+        if version and self.record.kind == "mms" and (there := self.describe(model).version) not in ("", version):
+            hint = "`slotwise list` shows the models of this server"
+            raise SlotwiseError(f"there is no version {version} of {model}: Multi Model Server has {there}", hint)
 
     def _path(self, model: str, version: str | None = None) -> str:
         path = f"/models/{quote(model, safe='')}"

@@ -79,6 +79,34 @@ def test_describe_is_a_list_on_torchserve_and_an_object_on_mms(torchserve: Serve
     assert model.workers[0].status == "STARTING"
 
 
+def test_mms_is_not_told_to_change_another_version_than_the_one_that_is_named(tmp_path: Path) -> None:
+    """It reads no version, and would take away the one that it has."""
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.method)
+        return httpx.Response(200, json={**described(), "modelVersion": "1.0"})
+
+    with management(record(tmp_path, "mms"), answer) as client:
+        for change in (lambda: client.unregister("m", "9.9"), lambda: client.scale("m", 2, "9.9")):
+            with pytest.raises(SlotwiseError, match=r"no version 9.9 of m: Multi Model Server has 1.0"):
+                change()
+        assert asked == ["GET", "GET"]
+        client.unregister("m", "1.0")
+        client.unregister("m")
+    assert asked[2:] == ["GET", "DELETE", "DELETE"]
+
+
+@pytest.mark.parametrize("kind", ["mms", "triton"])
+def test_a_server_that_reads_no_version_is_not_asked_for_one(tmp_path: Path, kind: Kind) -> None:
+    write_keys(tmp_path, "first")
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json={}))
+    with InferenceClient(record(tmp_path, kind), transport=transport) as client:
+        with pytest.raises(SlotwiseError, match=r"serves one version of a model, and cannot be asked for 9.9"):
+            client.predict("m", b"x", version="9.9")
+        assert client.predict("m", b"x") is not None
+
+
 def test_describe_joins_what_the_worker_reported(torchserve: ServerRecord) -> None:
     (torchserve.state_dir / "workers").mkdir()
     report = {"profile": "cpu", "engine": "onnxruntime", "precision": "fp32", "device": "cpu", "threads": 2, "padding": "none"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import struct
 import zipfile
 from collections import deque
@@ -18,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.backends.catalog import ModelCard
-from slotwise.backends.exchange import BackendAnswer, BackendRequest
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, ReadFor
+from slotwise.backends.interface import Refused
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import kserve_v1, open_inference
@@ -26,6 +28,7 @@ from slotwise.frontend.protocols.kserve_v1 import NO_JSON
 from slotwise.frontend.protocols.open_inference_outputs import InferRequest, infer_request
 from slotwise.frontend.protocols.open_inference_tensors import NO_SEQUENCE
 from slotwise.frontend.protocols.records import MOST_RECORDS, NO_TEXT, ModelInput, ProtocolFault, RecordAnswer, RecordBody
+from slotwise.server.record import Kind
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -504,6 +507,22 @@ async def test_a_server_that_knows_versions_is_told_which_one_a_request_was_read
     front.backend.upstream.record = replace(front.backend.upstream.record, kind="torchserve")
     front.server.models = {}
     assert await asked() == (404, "/predictions/digits/1.0")
+
+
+@pytest.mark.parametrize("kind", ["mms", "triton"])
+async def test_a_server_that_reads_no_version_answers_for_none_that_it_has_not(make_front: MakeFront, kind: Kind) -> None:
+    """It would answer with the one that it has."""
+    front = await make_front()
+    assert front.backend.upstream is not None
+    front.backend.upstream.record = replace(front.backend.upstream.record, kind=kind)
+    assert (await front.client.post("/predictions/digits/9.9", content=b"x")).status_code == 404
+    assert (await front.client.post("/v2/models/digits/versions/9.9/generate", json={"text_input": "x"})).status_code == 404
+    read = BackendRequest("digits", math.inf, read_for=ReadFor("9.9", lambda card: True), target="/predictions/digits")
+    with pytest.raises(Refused, match="takes something else") as refused:
+        await front.backend.answer(read)
+    assert (refused.value.status, front.server.seen) == (503, [])
+    assert (await front.client.post("/predictions/digits/1.0", content=b"x")).status_code == 200
+    assert (await front.client.post("/predictions/digits", content=b"x")).status_code == 200
 
 
 async def test_a_reply_has_the_outputs_of_the_model_that_was_asked(

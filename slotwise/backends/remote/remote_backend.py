@@ -22,6 +22,7 @@ from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.race import ModelCopies, Race
 from slotwise.backends.remote.server_view import ModelLoader, ServerView
 from slotwise.backends.remote.upstream import ConnectionBroken, Upstream
+from slotwise.client.inference import ONE_VERSION
 from slotwise.errors import SlotwiseError
 from slotwise.server.java import own_errors
 
@@ -88,6 +89,7 @@ class RemoteBackend:
     async def _attempt(self, request: BackendRequest, fresh: bool) -> BackendAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
         upstream = self._server()
+        self._check_version(request, upstream.record)
         target = _target(request, upstream.record)
         by = request.answered_by = request.answered_by._replace(run=self._runs(request, upstream))
         try:
@@ -115,6 +117,16 @@ class RemoteBackend:
         if self.upstream is None:
             raise Refused(502, "no model server is running")
         return self.upstream
+
+    def _check_version(self, request: BackendRequest, record: ServerRecord) -> None:
+        """Raise Refused where a server that has one version of a model, and is not told which, has another: 404, or 503."""
+        live, read_for = self.models.get(request.model), request.read_for
+        asked = request.version or (read_for.version if read_for else "")
+        if record.kind not in ONE_VERSION or live is None or "" in (asked, live.version) or asked == live.version:
+            return
+        if request.version:
+            raise Refused(404, f"there is no model {request.model} {asked}", logged="there is no such version")
+        raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
 
     def _runs(self, request: BackendRequest, upstream: Upstream) -> str:
         """What tells the archive that answers there from another of its name and version: its content, or the server's run."""
