@@ -20,7 +20,7 @@ from slotwise.bench.bodies import RequestBody
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import load_spec
-from slotwise.worker.labels import CLASSIFIERS
+from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
 INPUTS = {
     "image_classifier": "picture",
@@ -115,7 +115,7 @@ def _card(about: Mapping[str, Any], languages: list[str], examples: str, content
     return ModelCard(
         takes=takes,
         shape=tuple(shape) if takes == "tensor" else (),
-        classes=Path(spec.get("handler", "")).stem in CLASSIFIERS,
+        classes=Path(spec.get("handler", "")).stem in CLASSIFIERS and kind_of(spec) not in SCORELESS,
         scores=(len(spec.get("labels", [])) or -1) if isinstance(scores, dict) else 0,
         own_output=str(scores.get("output", "")) if isinstance(scores, dict) else "",
         description=spec.get("description", ""),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.frontend.protocols import kserve_v1, open_inference
+from slotwise.frontend.protocols.open_inference_outputs import OF_CLASSES, label_of
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 from tests.campaign.hostile_values import changed, mutated, value, written
 from tests.campaign.tally import Tally
@@ -93,7 +94,8 @@ def _reply(asked: open_inference.InferRequest, model: ModelInput, i: int, draw: 
     try:
         headers, body = open_inference.reply(asked, "toy", "1.0", model, answers)
     except ProtocolFault as fault:
-        _unanswered(fault, answers, i, tally)
+        wants_label = not asked.outputs.keys().isdisjoint(OF_CLASSES)
+        _unanswered(fault, [one for one in answers if not wants_label or label_of(one.value) is not None], i, tally)
         return
     content = json.loads(body[: int(headers.get(open_inference.LENGTH, len(body)))])
     if any(output["shape"] != [len(asked.records)] for output in content["outputs"]):

@@ -34,6 +34,13 @@ def test_the_archive_says_what_it_takes(tmp_path: Path) -> None:
     assert (drawn.takes, drawn.draw, drawn.side, drawn.languages) == ("tensor", True, 28, [])
 
 
+@pytest.mark.parametrize(("output", "classes"), [("", True), ("logits", True), ("y:regression", False), ("embedding", False)])
+def test_what_answers_values_has_no_label(tmp_path: Path, output: str, classes: bool) -> None:
+    found = model_card(archive(tmp_path / "mine.mar", "tabular", {}, output=output))
+    assert found is not None
+    assert found.classes is classes
+
+
 def test_a_rebuilt_archive_is_read_again(tmp_path: Path) -> None:
     path = archive(tmp_path / "mine.mar", "captioner", {}, description="before")
     assert model_card(path).description == "before"

@@ -331,6 +331,21 @@ def test_a_probability_that_is_no_number_of_fp32_is_none(said: Any) -> None:
         assert binary or json.loads(answer)["outputs"][0]["data"] == [1.0 if said is True else 0.0]
 
 
+@pytest.mark.parametrize("said", [[{"label": "7"}, {"label": "8"}], {"value": 3.1}, "7", 7, {"answer": {"label": "7"}}])
+def test_an_answer_without_a_label_costs_its_own_record_only_and_is_never_an_empty_one(said: Any) -> None:
+    """As one to a list of pictures, or of rows."""
+    answers = [RecordAnswer(200, json.dumps(body).encode()) for body in ({"label": "7", "probabilities": {"7": 0.5}}, said)]
+    for wanted in ({"label": False}, {"probability": False}, {"probabilities": False}):
+        asked = InferRequest([RecordBody(b"")] * 2, "", wanted)
+        _, reply = open_inference.reply(asked, "m", "1", PICTURES, answers)
+        assert json.loads(json.loads(reply)["parameters"]["errors"])["1"]["code"] == 500
+        with pytest.raises(ProtocolFault, match="is not one label") as fault:
+            open_inference.reply(asked, "m", "1", PICTURES, answers[1:])
+        assert fault.value.status == 500
+    _, reply = open_inference.reply(InferRequest([RecordBody(b"")], "", {"answer": False}), "m", "1", PICTURES, answers[1:])
+    assert json.loads(json.loads(reply)["outputs"][0]["data"][0]) == said
+
+
 KEYS = ["inputs", "shape", "data", "datatype", "parameters", "binary_data_size", "outputs", "name", "instances"]
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
 JSON = st.recursive(LEAVES, lambda values: st.lists(values) | st.dictionaries(st.sampled_from(KEYS), values))

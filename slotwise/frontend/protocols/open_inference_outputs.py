@@ -17,6 +17,7 @@ ANSWERS = {"answer": "BYTES"}
 OF_CLASSES = {"label": "BYTES", "probability": "FP32", "probabilities": "BYTES"}
 SCORES = "scores"  # [n, classes], in the order of the labels
 NO_SCORES = RecordAnswer.failed(500, "the model gave no scores that can be read")
+NO_LABEL = RecordAnswer.failed(500, 'the model\'s answer is not one label: ask for the output "answer"')
 LARGEST = 3.4028234663852886e38  # that FP32 can hold
 
 
@@ -103,7 +104,7 @@ def own_scores(value: Any, output: str) -> list[float]:
 
 
 def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
-    """The answers, and an error in place of each that has not the scores that are wanted: there is nothing to put there.
+    """The answers, and an error in place of each that has not the label or scores that are wanted: nothing can stand there.
 
     Raises ProtocolFault where that is the error of all of them.
     """
@@ -111,7 +112,7 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
         fitting = [not one.good or has_outputs(asked.outputs, model, one.value) for one in answers]
         return not_failed_alike([one if fits else NO_SCORES for one, fits in zip(answers, fitting, strict=True)])
     if not asked.in_full:
-        return answers
+        return _with_labels(asked, answers)
     widths = dict.fromkeys(asked.outputs.keys() & set(rows_of_scores(model)), 0)
     if SCORES in widths:
         widths[SCORES] = max(model.scores, 0)
@@ -123,7 +124,23 @@ def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[Record
         if one.good and fits:
             widths = lengths
         checked.append(one if fits or not one.good else NO_SCORES)
-    return not_failed_alike(checked)
+    return _with_labels(asked, not_failed_alike(checked))
+
+
+def _with_labels(asked: InferRequest, answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
+    """The answers, and an error in place of each that has no label where that is wanted, such as one to a list of pictures."""
+    if asked.outputs.keys().isdisjoint(OF_CLASSES):
+        return answers
+    fitting = [not one.good or label_of(one.value, asked.in_full) is not None for one in answers]
+    return not_failed_alike([one if fits else NO_LABEL for one, fits in zip(answers, fitting, strict=True)])
+
+
+def label_of(value: Any, in_full: bool = False) -> Any:
+    """The label in an answer; None where it has none. in_full: the answer is only a part of what was said."""
+    if in_full:
+        value = value.get("answer") if isinstance(value, dict) else None
+    value = unlisted(value)
+    return value.get("label") if isinstance(value, dict) else None
 
 
 def with_texts(asked: InferRequest, answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:
