@@ -242,7 +242,7 @@ def load_spec(folder: Path) -> ModelSpec:
     spec = parse(ModelSpec, read_toml(path), path)
     if isinstance(spec.labels, str):
         try:
-            lines = (folder / spec.labels).read_text("utf-8").splitlines()
+            lines = (folder / spec.labels).read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise SlotwiseError(f"{path}: labels: {spec.labels} cannot be read", str(error)) from error
         spec = spec.model_copy(update={"labels": [line.strip() for line in lines if line.strip()]})

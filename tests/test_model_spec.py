@@ -19,8 +19,9 @@ def written(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_a_whole_description_is_read(tmp_path: Path) -> None:
-    (tmp_path / "labels.txt").write_text("cat\n\n dog \n")
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])  # Windows' editors write a mark before the first label
+def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "labels.txt").write_text("cat\n\n dog \n", encoding)
     spec = load_spec(
         written(
             tmp_path,
