@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def add(
     name: Annotated[str, typer.Argument(help="Whose key it is.")],
     file: File = Path("keys.json"),
-    models: Annotated[str, typer.Option(help="The models it may use, with commas between; all where left away.")] = "",
+    models: Annotated[str | None, typer.Option(help="The models it may use, with commas between; all where left away.")] = None,
     rate: Annotated[float, typer.Option(min=0, help="Requests a second at most; 0: any number.")] = 0.0,
     lasts: For = "",
     weight: Annotated[int, typer.Option(min=1, max=100, help="How many of its requests go in its turn, where keys wait.")] = 1,
@@ -41,7 +41,9 @@ def add(
     from slotwise.frontend.admission import keys
 
     until = _from_now(lasts, "--for")
-    which = tuple(part.strip() for part in models.split(",") if part.strip())
+    which = tuple(part.strip() for part in (models or "").split(",") if part.strip())
+    if models is not None and not which:  # an empty variable of a script is not all models
+        raise typer.BadParameter("it names no model; without it a key opens all", param_hint="--models")
     new = keys.add(file, name, which, rate, until, weight, priority)
     emit({"name": name, "key": new, "file": str(file), "until": until}, as_json, lambda: new)
     say(f"the key of {name}, printed this once; {file} holds its hash")

@@ -17,11 +17,13 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from slotwise.bench.bodies import RequestBody
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load_plan import LoadPlan
 from slotwise.bench.load_tools import measure
+from slotwise.cli import build_app as build_cli
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process
 from slotwise.frontend.admission import keys
@@ -315,6 +317,14 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     listed = slotwise_key("list", "--keys", str(file), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (listed.returncode, listed.stdout.count("mod\\xe8le")) == (0, 2), listed.stderr
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
+
+
+@pytest.mark.parametrize("models", ["", " ", ","])
+def test_a_list_of_models_that_names_none_is_not_all_of_them(file: Path, models: str) -> None:
+    """As an empty variable of a script gives it."""
+    said = CliRunner().invoke(build_cli(), ["key", "add", "app", "--models", models, "--keys", str(file)])
+    assert (said.exit_code, file.exists()) == (2, False)
+    assert "names no model" in said.output
 
 
 def test_a_gateway_process_with_keys_and_tls(tmp_path: Path, file: Path) -> None:
