@@ -202,6 +202,24 @@ def test_a_sequence_is_not_dropped_in_silence() -> None:
         assert refused.value.status == 400
 
 
+def test_base64_of_a_whole_request_is_not_read_as_texts() -> None:
+    """Each input says it of its own; the model would get the text of what was meant as bytes."""
+    one = {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["aGk="]}
+    for said in ("base64", "str"):
+        whole = json.dumps({"parameters": {"content_type": said}, "inputs": [one]}).encode()
+        message = CLASSES["ModelInferRequest"](model_name="m", raw_input_contents=[b"\4\0\0\0aGk="])
+        message.inputs.add(name="x", datatype="BYTES", shape=[1])
+        message.parameters["content_type"].string_param = said
+        if said == "str":
+            assert bodies(open_inference.request(whole, None, ModelInput()).records) == [b"aGk="]
+            assert bodies(open_inference_grpc.request(message, ModelInput()).records) == [b"aGk="]
+            continue
+        with pytest.raises(ProtocolFault, match="is an input's own"):
+            open_inference.request(whole, None, ModelInput())
+        with pytest.raises(ProtocolFault, match="is an input's own"):
+            open_inference_grpc.request(message, ModelInput())
+
+
 @pytest.mark.parametrize(
     ("data", "shape", "taken"),
     [

@@ -27,7 +27,7 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     with_scores,
     with_texts,
 )
-from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, binary_copies, packed, parameters, records
+from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, are_base64, binary_copies, packed, parameters, records
 from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordAnswer, parsed
 
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")  # of "model_repository" there is only the index
@@ -100,6 +100,8 @@ def wanted(content: Mapping[str, Any], model: ModelInput) -> dict[str, bool]:
     Raises ProtocolFault, also for a parameter that would change the answer and is not read.
     """
     known, given = output_types(model), parameters(content)
+    if are_base64(content):  # each would be read as the text that it is
+        raise ProtocolFault("the parameter content_type base64 is an input's own, and not the request's")
     binary = given.get("binary_data_output") is True
     outputs = content.get("outputs") or [{"name": name} for name in known]
     if not isinstance(outputs, list) or not all(isinstance(output, dict) for output in outputs):

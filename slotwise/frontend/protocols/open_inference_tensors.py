@@ -127,7 +127,7 @@ def texts_of(binary: memoryview, count: int) -> Iterator[bytes]:
 
 
 def are_base64(tensor: Mapping[str, Any]) -> bool:
-    """Whether a tensor says that its elements are base64."""
+    """Whether a tensor, or a request, says that its elements are base64."""
     return parameters(tensor).get("content_type") == "base64"
 
 
