@@ -94,6 +94,20 @@ def with_content(models: Callable[[ServerRecord], Sequence[LiveModel]]) -> Calla
     return told
 
 
+@pytest.mark.parametrize("header", ["ts_request_sequence_id", "TS_Request_Sequence_Start"])
+async def test_several_records_are_no_request_of_a_sequence(make_front: MakeFront, header: str) -> None:
+    """Each would have its header: begin it anew, say, and nobody knows in which order."""
+    front = await make_front()
+    text = {"inputs": [{"name": "x", "shape": [2], "datatype": "BYTES", "data": ["aGk=", "aGk="]}]}
+    for path, content in ((PATH, of(2)), ("/v2/models/digits/infer", text)):
+        answer = await front.client.post(path, json=content, headers={header: "true"})
+        assert (answer.status_code, "one by one" in answer.json()["error"]) == (400, True)
+    assert front.server.seen == []
+    assert (await front.client.post(PATH, json=of(1), headers={header: "true"})).status_code == 200
+    assert front.server.seen[0].headers[header.lower()] == "true"
+    assert settled(front)
+
+
 async def test_a_request_that_finds_the_queue_full_is_refused_as_a_whole(make_front: MakeFront) -> None:
     front = await make_front(StandIn(gate=asyncio.Event()), in_flight=2, queued=1)
     asked = [asyncio.create_task(front.client.post(PATH, json=of(9, 9 * i), timeout=90)) for i in range(2)]

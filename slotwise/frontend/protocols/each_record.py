@@ -15,9 +15,11 @@ from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.records import Found, RecordAnswer, RecordBody
+from slotwise.frontend.replies import SEQUENCE
 
 BUSY = 429
 TRIES = 2
+ONE_BY_ONE = "the requests of a sequence go one by one, and this has several records"
 MIXED = "its records were answered by two archives of the model"
 
 
@@ -33,10 +35,13 @@ class _Sent:
 async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
     """What became of each record, all by one archive, which `whole.answered_by` says. Raises Refused or ClientGone.
 
-    429, 504: not all were let in. gone: set when nobody waits for the answer any more. No further record is sent then, nor once
-    one was refused; what is at the server keeps its place there until it is answered. Where two archives have answered, which a
-    roll-out tries or a default that changes brings about, all are sent once more; 500: they must not be, 503: it was no use.
+    400: several records of a sequence, each of which would begin or end it, in any order. 429, 504: not all were let in. gone:
+    set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at the
+    server keeps its place there until it is answered. Where two archives have answered, which a roll-out tries or a default
+    that changes brings about, all are sent once more; 500: they must not be, 503: it was no use.
     """
+    if len(found) > 1 and any(name.startswith(SEQUENCE.decode()) for name in whole.headers):
+        raise Refused(400, ONE_BY_ONE)
     held = whole.memory_bytes
     for _ in range(TRIES):
         sent = _Sent()
