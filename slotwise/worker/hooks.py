@@ -9,9 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+import numpy as np
+
 from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, json_safe, serialise, sound
 from slotwise.worker.batch import Row
 from slotwise.worker.budget import Cost, total
+from slotwise.worker.copies import ATOMS
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
@@ -33,7 +36,7 @@ class Hooks:
         self.max_response_bytes = max_response_bytes
         self.estimates = _is_authors(handler, "cost")
         self.groups_are_authors = _is_authors(handler, "groups")
-        self.collate_is_authors = _is_authors(handler, "collate")  # ours copies: nothing that follows it can change an item
+        self.collate_is_authors = _is_authors(handler, "collate")
         self.respond_is_authors = _is_authors(handler, "respond")
         self.way = ""
         self.known_good: object = None  # an item that the model has run, where the author gives no example
@@ -96,7 +99,8 @@ class Hooks:
 
     def _predicted(self, rows: list[Row], size: int) -> object:
         """What the model gives for these rows and copies of the last one, `size` in all."""
-        if self.collate_is_authors:  # it gets the items as they were decoded, whatever it did to those that it got before
+        handed = self.collate_is_authors or not all(_is_stacked(row.item) for row in rows)
+        if handed:  # an author gets the items as they were decoded, whatever was done to those that were handed out before
             for row in rows:
                 if row.decoded is None:
                     row.decoded = owned(row.item)
@@ -104,7 +108,7 @@ class Hooks:
                     row.item = owned(row.decoded)
         items = [row.item for row in rows]
         if size > len(rows):
-            items += [owned(rows[-1].decoded) if self.collate_is_authors else rows[-1].item for _ in range(size - len(rows))]
+            items += [owned(rows[-1].decoded) if handed else rows[-1].item for _ in range(size - len(rows))]
         outputs: object = self.handler.predict(self.handler.collate(items))
         return outputs
 
@@ -234,6 +238,11 @@ def unencoded(error: BaseException, name: str) -> SlotError:
 def _is_authors(handler: BatchHandler, hook: str) -> bool:
     """Whether this hook is another than BatchHandler's."""
     return hook in vars(handler) or getattr(type(handler), hook) is not getattr(BatchHandler, hook)
+
+
+def _is_stacked(item: object) -> bool:
+    """Whether our own `collate` copies this item. It makes an array of others, a dict for example, that holds them themselves."""
+    return type(item) in ATOMS or (type(item) is np.ndarray and not item.dtype.hasobject)
 
 
 def _own_item(item: object) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from typing import Any
 
@@ -168,6 +169,22 @@ def test_a_collate_of_an_authors_gets_what_was_decoded_each_time() -> None:
         one.attempt(rows, 3)
     assert seen == [[[1]], [[1]], [[1], [1], [1]], [[1], [2], [2]], [[1], [2], [2]]]
     assert one.known_good == [1]
+
+
+@pytest.mark.parametrize("item", [{"x": 10}, [{"x": 10}], np.array({"x": 10}, object)])
+def test_what_our_collate_does_not_copy_the_model_gets_as_it_was_decoded_each_time(item: Any) -> None:
+    """numpy makes an array of dicts, which holds the dicts themselves: a second try and padding would find them changed."""
+
+    def predict(inputs: Any) -> Any:
+        for one in inputs.flat:
+            one["x"] *= 2
+        return [one["x"] for one in inputs.flat]
+
+    one = hooks(predict=predict)
+    rows = [Row(0, item), Row(1, copy.deepcopy(item))]
+    for size in (2, 8, 8):
+        one.attempt(rows, size)
+        assert [row.output for row in rows] == [20, 20]
 
 
 def test_an_item_that_ran_shows_later_whether_the_model_lives() -> None:
