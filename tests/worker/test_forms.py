@@ -79,6 +79,15 @@ def test_without_a_form_the_body_is_the_body_and_the_address_has_parameters() ->
 URL_FORM = "application/x-www-form-urlencoded"
 
 
+@pytest.mark.parametrize("charset", ["utf-8", "latin-1"])
+def test_no_two_fields_become_one_whatever_the_letters_of_their_names(charset: str) -> None:
+    names = ["ä", "ö", "größe", "à", "size"]
+    parts = [f'--b\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{i}\r\n' for i, name in enumerate(names)]
+    body = "".join([*parts, "--b--"]).encode(charset)
+    request = Request(body, Headers({"content-type": "multipart/form-data; boundary=b"}))
+    assert forms.row(request) == {name: b"%d" % i for i, name in enumerate(names)}
+
+
 @pytest.mark.parametrize("body", [b"data=the fish was tasty", b"data=the+fish", b"E=mc2 is tasty", b"text=a&text=b", b"data="])
 def test_a_form_of_a_browser_is_refused_and_never_read_with_its_names(body: bytes) -> None:
     parsed = reading.parsed(received(body, URL_FORM, top="3"))

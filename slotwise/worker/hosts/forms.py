@@ -107,10 +107,18 @@ def _part(piece: bytes) -> tuple[str, bytes]:
     if padding.strip(b" \t") or not line or not blank or len(head) > MAX_PART_HEAD:
         raise BadRequest("a part of the form has no headers")
     try:
-        parsed = email.parser.BytesHeaderParser(policy=email.policy.compat32).parsebytes(head[2:])
+        parsed = email.parser.HeaderParser(policy=email.policy.compat32).parsestr(_text(head[2:]))
         name = parsed.get_param("name", header="content-disposition")
     except (ValueError, LookupError, TypeError, email.errors.MessageError):
         name = None
     if not isinstance(name, str):
         raise BadRequest("a part of the form has no name")
     return name, content
+
+
+def _text(head: bytes) -> str:
+    """A part's headers as a text in which no two names become one: names are UTF-8, as clients send them today."""
+    try:
+        return head.decode()
+    except UnicodeDecodeError:
+        return head.decode("latin-1")
