@@ -103,6 +103,53 @@ def test_what_it_has_left_when_it_failed_is_in_nobodys_answer(kind: str, way: st
             assert slot.status == 400 if i in places else slot.value == wanted
 
 
+SEEN: list[bytes] = []
+
+
+class Scatters:
+    """It keeps what it was given where many keep it by mistake: in its class, its module, the context."""
+
+    bodies: list[bytes] = []  # noqa: RUF012  as they write it
+
+    def handle(self, data: Any, context: Any) -> list[Any]:
+        context.kept = getattr(context, "kept", [])
+        for kept in (self.bodies, SEEN, context.kept):
+            kept += [one["body"] for one in data]
+        answers = [
+            [json.loads(one["body"])[0], *(json.loads(kept[i][:3])[0] for kept in (self.bodies, SEEN, context.kept))]
+            for i, one in enumerate(data)
+        ]
+        for kept in (self.bodies, SEEN, context.kept):
+            kept.clear()
+        return answers
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_has_left_in_its_class_its_module_and_the_context_is_in_nobodys_answer(kind: str) -> None:
+    guarded = guard(Scatters().handle)
+    for places in [{i} for i in range(8)] + [{1, 4, 6}, {0, 7}, set()]:
+        for i, slot in enumerate(ask(guarded, poisoned(places, b"[9] and more"), kind)):
+            assert slot.status == 400 if i in places else slot.value == [i] * 4
+
+
+class Notes:
+    """Its answers have one dict in common, so it is asked again, for one request at a time."""
+
+    def __init__(self) -> None:
+        self.seen: list[bytes] = []
+
+    def handle(self, data: Any, context: Any) -> list[Any]:
+        about, before = {"model": "it"}, len(self.seen)
+        self.seen += [one["body"] for one in data]
+        return [{"before": before, "about": about} for _ in data]
+
+
+def test_of_a_try_whose_answers_cannot_be_told_apart_nothing_is_left() -> None:
+    notes = Notes()
+    assert [slot.value["before"] for slot in ask(guard(notes.handle), GOOD[:3])] == [0, 1, 2]
+    assert notes.seen == GOOD[:3]
+
+
 def test_a_batch_without_faults_goes_to_theirs_whole_and_once() -> None:
     calls: list[int] = []
 

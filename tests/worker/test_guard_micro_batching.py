@@ -72,6 +72,53 @@ def test_a_part_with_too_few_answers_moves_nobodys(handle: Any) -> None:
     assert [slot.body for slot in ask(guard(handle), [b"7", b"8", b"1"])] == [b"14", b"16", b"2"]
 
 
+class Keeps(Steps):
+    """What one step leaves on `self` is for another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    def preprocess(self, data: Any) -> Any:
+        self.sent += [row["body"] for row in data]
+        return super().preprocess(data)
+
+    def postprocess(self, numbers: Any) -> Any:
+        sent, self.sent = self.sent, []
+        return [f"{number} of {body.decode()}" for number, body in zip(numbers, sent, strict=False)]
+
+
+@pytest.mark.timeout(60)
+def test_what_the_steps_of_a_batch_that_failed_have_left_is_in_nobodys_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("execute_call", "MicroBatching"):
+        monkeypatch.setattr(torchserves, name, getattr(torchserves, name))
+    monkeypatch.setattr(torchserves.MicroBatching, "handle", torchserves.MicroBatching.handle)
+    micro_batching.install()
+    keeps = Keeps()
+    try:
+        assert [slot.body for slot in ask(guard(keeps.handle), [b"13", b"2"])[1:]] == [b"4 of 2"]
+        assert keeps.sent == []
+    finally:
+        keeps.handle.shutdown()
+
+
+class Called:
+    """A handler that is an object which can be called."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+
+    def __call__(self, data: Any, context: Any) -> Any:
+        self.sent += [row["body"] for row in data]
+        answers = [json.loads(row["body"]) for row in data]
+        sent, self.sent = self.sent, []
+        return [f"{answer} of {body.decode()}" for answer, body in zip(answers, sent, strict=False)]
+
+
+def test_what_an_object_that_is_called_has_left_is_in_nobodys_answer() -> None:
+    assert [slot.body for slot in ask(guard(Called()), [b"no", b"2"])[1:]] == [b"2 of 2"]
+
+
 def test_a_micro_batching_that_is_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchserves, "HANDLER_METHODS", ["one", "two"])
     micro_batching.install()

@@ -33,7 +33,9 @@ def effects_of(handler: Any, ours: type) -> dict[str, Effects]:
 def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
     """The places that a stranger's handler changes when it is called."""
     if isinstance(handle, MethodType):
-        return list(Reading(handle.__self__, type(handle.__self__).__mro__[:-1]).of([handle.__name__]).places.values())
+        kinds = type(handle.__self__).__mro__[:-1]
+        own = {name for kind in kinds if sources.is_authors(kind) for name in vars(kind)} - BUILDING
+        return list(Reading(handle.__self__, kinds).of({handle.__name__, *own}).places.values())
     reading = Reading(None, [])
     reading.use("", handle)
     return list(reading.of([]).places.values())

@@ -15,6 +15,7 @@ from slotwise.worker.familiar.own_state import Undoing
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics
+from slotwise.worker.guard.micro_batching import entry_of
 from slotwise.worker.guard.owned import Owned, WrongAnswer, numbers, one_each, owned, share
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
@@ -55,7 +56,7 @@ class Guard:
         self.audit: Audit | None = None
         self.dead = False
         self.together = together
-        self.undoing = Undoing(theirs)
+        self.undoing = Undoing(entry_of(theirs))
         self.singly, self.singly_until = 0, 0.0
 
     def answer(self, rows: Sequence[Any], raw: Any, names: Sequence[str] = ()) -> list[bytes]:

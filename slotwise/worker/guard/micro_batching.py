@@ -12,6 +12,7 @@ import queue
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 MODULE = "ts.handler_utils.micro_batching"
@@ -42,6 +43,14 @@ def need_installed(entry: Any) -> None:
     kind = getattr(sys.modules.get(MODULE), "MicroBatching", None)
     if kind is not None and isinstance(entry, kind) and kind.handle is not handle:
         raise ValueError("this TorchServe's MicroBatching is not known to the guard: let the handler answer without it")
+
+
+def entry_of(entry: Any) -> Any:
+    """A method of the handler whose steps a MicroBatching runs. Of any other object that can be called it is its own."""
+    kind = getattr(sys.modules.get(MODULE), "MicroBatching", None)
+    if kind is not None and isinstance(entry, kind):
+        return getattr(entry.handler, STEPS[0])
+    return entry if isinstance(entry, FunctionType | MethodType) else getattr(entry, "__call__", entry)  # noqa: B004
 
 
 def run_step(
