@@ -2,7 +2,8 @@
 
 linger "free"     whoever waits goes when a worker is free; it waits a moment for as many as it has just answered
        "exact"    a batch that is not full waits max_batch_delay, as on TorchServe
-       "auto"     the batch that has most of those that wait answered within the target; it waits only while that has paid
+       "auto"     the batch that has most of those that wait answered within the target; it waits only while that has paid;
+                  who is too late for the target is set aside, and goes once nobody else waits, or after PATIENCE others
        "advise"   as "free"; what "auto" would have chosen is counted and logged
 Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left
+from bisect import bisect, bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -111,6 +112,8 @@ class Dispatcher:
             return
         running_s = min(worker.busy_since + self.cost.least(len(worker.batch)) for worker in workers) - now
         batches = self.waiting.ahead_of(request) // self.batch_size // len(workers)
+        if self.linger == "auto" and self._within(self.target_s / 2):
+            batches = 0  # those before it may be set aside
         if left_s < max(0.0, running_s) + batches * self.cost.least(self.batch_size) + least_s:
             self.refused["late"] += 1
             raise Refused(504, TOO_LATE)
@@ -186,7 +189,7 @@ class Dispatcher:
         if worker.hold_until:
             self._held(worker, now)
         size = self._size(first, now, workers) if self.linger in ("auto", "advise") else self.batch_size
-        return self._take(first, size, now), math.inf
+        return self._take(self.waiting.first(), size, now), math.inf
 
     def _take(self, one: WaitingRequest | None, size: int, now: float) -> list[WaitingRequest]:
         """So many, whose turn it is; but who asked to be alone is, and who would be late is refused.
@@ -227,16 +230,34 @@ class Dispatcher:
     def _most_s(self, n: int) -> float:
         return self.cost.of(n) + DOUBT * self.cost.spread_s
 
+    def _within(self, seconds: float) -> int:
+        """The largest batch that takes so long at most; 0: none does."""
+        return bisect(range(1, self.batch_size + 1), seconds, key=self._most_s)
+
     def _size(self, first: WaitingRequest, now: float, workers: int) -> int:
-        """How many go together: as many as may, where the first one is answered within the target even so."""
-        all_of_them = min(self.batch_size, len(self.waiting))
-        if not self.target_s or not self.cost.known:
+        """How many go together: as many as may, where the first one is answered within the target even so.
+
+        Else "auto" sets aside who came too early for a batch of half of the target. No batch with those takes longer than that:
+        so whoever comes meanwhile is in time. Where even one alone takes longer, nobody is set aside.
+        """
+        waiting, target_s = self.waiting, self.target_s
+        if not target_s or not self.cost.known:
             return self.batch_size
-        if now + self._most_s(all_of_them) <= first.came_at + self.target_s:
+        all_of_them = min(self.batch_size, len(waiting))
+        if not waiting.aside and now + self._most_s(all_of_them) <= first.came_at + target_s:
             self._say("all", all_of_them, now)
             return self.batch_size
-        due = sorted(one.came_at + self.target_s for one in self.waiting if one.open)[: AHEAD * self.batch_size * workers]
-        due = due[::workers]  # what is this worker's part of them
+        dues = sorted(one.came_at + target_s for one in waiting if one.open and not one.aside)
+        if half := self._within(target_s / 2):
+            soonest = now + self._most_s(min(half, len(dues)))
+            dues = dues[bisect_left(dues, soonest) :]
+            if self.linger == "auto":
+                waiting.set_aside(soonest - target_s)
+        if not dues:
+            self._say("late", min(half or self.batch_size, all_of_them), now)
+            return half if half and self.linger == "auto" else self.batch_size
+        due = dues[: AHEAD * self.batch_size * workers : workers]  # what is this worker's part of them
+        all_of_them = min(all_of_them, len(dues))
         sizes = [1 << i for i in range(all_of_them.bit_length()) if 1 << i < all_of_them] + [all_of_them]
         in_time = {size: self._in_time(due, size, now) for size in sizes}
         # Workers that take longer for these answer fewer of those that come, as far as they have no time to spare.
@@ -244,7 +265,9 @@ class Dispatcher:
         worth = {size: in_time[size] - a_second * len(due) / size * self.cost.each_s for size in sizes}
         best = max(sizes, key=lambda size: (worth[size], size))
         self._say("target" if in_time[best] else "late", best, now)
-        return best if self.linger == "auto" else self.batch_size
+        if self.linger != "auto":
+            return self.batch_size
+        return best if best < all_of_them else max(best, self._within(min(target_s / 2, dues[0] - now)))
 
     def _in_time(self, due: Sequence[float], size: int, now: float) -> int:
         """How many of these are answered when they are due, if all go in batches of this size."""
@@ -260,8 +283,8 @@ class Dispatcher:
         self.chosen[why] += 1
         words = {
             "all": "all that wait are answered within the target",
-            "target": "so most of those that wait are answered within the target",
-            "late": "all that wait are late, and so they are the least so",
+            "target": "so most of those that still can be are answered within the target",
+            "late": "all that wait are late for the target",
         }
         cost = self.cost
         said = f"batches of {size} of {self.batch_size}: {words[why]}, {self.target_s * 1000:g} ms"

@@ -28,7 +28,7 @@ class WaitingRequest:
 
     size: of its body, which is let go once it is answered. taken: a worker has had it. calm_at: not before then it goes again,
     alone. held_by: the worker that streams its answer. sent: the pieces that came, which its client has. left: its client has
-    gone. cancelled: the worker that has it was told.
+    gone. cancelled: the worker that has it was told. aside: it is too late for the target, and waits behind those that are not.
     """
 
     id: int
@@ -44,6 +44,7 @@ class WaitingRequest:
     sent: list[bytes] = field(default_factory=list)
     left: bool = False
     cancelled: bool = False
+    aside: bool = False
 
     @property
     def open(self) -> bool:

@@ -4,17 +4,22 @@ A sender (a key, else an address) that comes goes behind those that are there. I
 weight says, then it goes behind the others again. Who has a higher priority goes first, but for one in PATIENCE (Priorities).
 So, among equals, no sender has more than `weight` requests go between another one's request that is its sender's next and that.
 Where each sender has one request, that is first come, first served; and so it is where there is one sender.
+Who is set aside waits in a line with the same turns, a level of its own right below its priority: the others of that priority
+go first, but for one in PATIENCE, and lower priorities come after both.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+import math
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import BackendRequest
 from slotwise.backends.local.queue_members import WaitingRequest
 from slotwise.backends.priorities import PATIENCE, Priorities
+
+BEHIND = 0.5  # so far below their priority is the level of those that are set aside
 
 
 @dataclass(eq=False, slots=True)
@@ -31,7 +36,7 @@ class WaitingLine:
     """The requests that wait for a model. Some may be closed: they count until their turn comes, or until `drop_closed`."""
 
     def __init__(self) -> None:
-        self._turns: dict[int, OrderedDict[str, Sender]] = {}  # by priority, the highest first; then in turn
+        self._turns: dict[float, OrderedDict[str, Sender]] = {}  # by level, the highest first; then in turn
         self._count = 0
         self._priorities = Priorities()
 
@@ -45,10 +50,10 @@ class WaitingLine:
 
     def append(self, one: WaitingRequest) -> None:
         """One more waits."""
-        request = one.request
-        turns = self._turns.get(request.priority)
+        request, level = one.request, _level(one)
+        turns = self._turns.get(level)
         if turns is None:
-            turns = self._turns[request.priority] = OrderedDict()
+            turns = self._turns[level] = OrderedDict()
             self._turns = dict(sorted(self._turns.items(), reverse=True))
         sender = turns.get(request.sender)
         if sender is None:
@@ -78,7 +83,7 @@ class WaitingLine:
 
     def take(self, one: WaitingRequest) -> WaitingRequest:
         """Let the first one go."""
-        turns = self._turns[one.request.priority]
+        turns = self._turns[_level(one)]
         sender = turns[one.request.sender]
         self._pop(turns, sender)
         sender.left -= 1
@@ -86,8 +91,23 @@ class WaitingLine:
             sender.left = sender.weight
             turns.move_to_end(sender.name)
         if len(self._turns) > 1:
-            self._priorities.gone(one.request.priority, [each for each, senders in self._turns.items() if senders])
+            self._priorities.gone(_level(one), [each for each, senders in self._turns.items() if senders])
         return one
+
+    @property
+    def aside(self) -> bool:
+        """Whether anybody waits aside."""
+        return any(turns for level, turns in self._turns.items() if level < math.ceil(level))
+
+    def set_aside(self, before: float) -> None:
+        """Let who came before then wait aside, from now on."""
+        for turns in [turns for level, turns in self._turns.items() if level == math.ceil(level)]:
+            for sender in list(turns.values()):
+                while sender.requests and sender.requests[0].came_at < before:
+                    one = self._pop(turns, sender)
+                    if one.open:
+                        one.aside = True
+                        self.append(one)
 
     def ahead_of(self, request: BackendRequest) -> int:
         """How many go before a new request, at least."""
@@ -103,24 +123,35 @@ class WaitingLine:
     def give_way_to(self, request: BackendRequest) -> WaitingRequest | None:
         """Take out whose place a new request gets where there is no room for both; None: it is the one that has to go.
 
-        That is the last one of whoever has most for its weight, of those with the least priority.
+        That is the last one of whoever has most for its weight, of those with the least priority; one that is set aside first.
         """
-        turns = self._turns.get(request.priority)
-        own = turns.get(request.sender) if turns else None
-        least = (-request.priority, ((len(own.requests) if own else 0) + 1) / request.weight)
+        own = sum(len(turns[request.sender].requests) for turns in self._lines(request.priority) if request.sender in turns)
+        least = (-request.priority, (own + 1) / request.weight)
         most: Sender | None = None
-        for priority, senders in self._turns.items():
-            for sender in senders.values():
-                share = (-priority, len(sender.requests) / sender.weight)
+        for level, senders in self._turns.items():
+            priority = math.ceil(level)
+            other = self._lines(priority)[level < priority]
+            for name, sender in senders.items():
+                count = len(sender.requests) + (len(other[name].requests) if name in other else 0)
+                share = (-priority, count / sender.weight)
                 if share > least:
                     most, least = sender, share
-        return None if most is None else self._pop(self._turns[-least[0]], most, last=True)
+        if most is None:
+            return None
+        turns = next(turns for turns in self._lines(-least[0]) if most.name in turns)
+        return self._pop(turns, turns[most.name], last=True)
+
+    def _lines(self, priority: int) -> list[OrderedDict[str, Sender]]:
+        """Who waits aside of a priority, and who else."""
+        return [self._turns.get(level, OrderedDict()) for level in (priority - BEHIND, priority)]
 
     def crowds(self, few: int) -> set[str]:
         """The senders that have more waiting than a few, beside others that have not; none, where there are no such others."""
         if len(self._turns) == 1 and all(len(turns) == 1 for turns in self._turns.values()):
             return set()
-        counts = {sender.name: len(sender.requests) for turns in self._turns.values() for sender in turns.values()}
+        counts = Counter[str]()
+        for turns in self._turns.values():
+            counts.update({sender.name: len(sender.requests) for sender in turns.values()})
         crowds = {name for name, count in counts.items() if count > few}
         return crowds if len(crowds) < len(counts) else set()
 
@@ -141,3 +172,8 @@ class WaitingLine:
         if not sender.requests:
             del turns[sender.name]
         return one
+
+
+def _level(one: WaitingRequest) -> float:
+    """Among whom it takes turns; a higher level goes first."""
+    return one.request.priority - BEHIND * one.aside

@@ -22,6 +22,8 @@ from slotwise.frontend.admission.keys import MOST_PRIORITY
 RESPONSE_S = 20.0
 LATEST_S = 2 * model_queue.LOOK_S  # after its deadline a request is refused within
 LONG_S = 10_000.0
+Level = tuple[int, bool]  # priority; whether it is not set aside
+LEVELS = [(priority, in_time) for priority in range(-MOST_PRIORITY, MOST_PRIORITY + 1) for in_time in (False, True)]
 SENDERS = {"a": (1, 0), "b": (1, 0), "c": (3, 0), "d": (1, 1)}  # weight and priority
 
 
@@ -29,14 +31,14 @@ SENDERS = {"a": (1, 0), "b": (1, 0), "c": (3, 0), "d": (1, 1)}  # weight and pri
 class SimRequest(BackendRequest):
     """A request of a history. kind: good, kills, hangs, dead (its worker's engine fails for good).
 
-    passed: how many of each sender have gone since it was its own sender's next.
+    passed: how many of each sender have gone since it was its own sender's next; in time, and set aside.
     """
 
     kind: str = "good"
     sent_with: list[int] = field(default_factory=list)  # how many were in each batch that it was part of
     lost: int = 0  # how many workers ended that had it in hand; those that were killed together are one
     lost_with_others: bool = False
-    passed: Counter[str] = field(default_factory=Counter)
+    passed: Counter[tuple[str, bool]] = field(default_factory=Counter)
     convicted: int = 0
     hung_up: bool = False
 
@@ -81,7 +83,7 @@ class SimWorker:
         history, chance = self.history, self.history.random.random
         history.check_batch(batch)
         kinds = {one.request.kind for one in batch}
-        took_s = history.random.choice((0.001, 0.01, 0.3, 2.0))
+        took_s = history.random.choice(history.took_s)
         if "kills" in kinds or chance() < history.deaths:
             history.loop.call_later(took_s, self.die)
         elif "hangs" in kinds:
@@ -148,6 +150,11 @@ class SimWorker:
         self.history.loop.call_later(self.history.random.choice((0.1, 1.0, 5.0)), self.history.start_worker)
 
 
+def level_of(one: WaitingRequest) -> Level:
+    """Who is of a higher one goes first."""
+    return one.request.priority, not one.aside
+
+
 def good(one: WaitingRequest, status: int = 200) -> BackendAnswer:
     return BackendAnswer(status, [], one.request.own_answer)  # type: ignore[attr-defined]
 
@@ -157,6 +164,8 @@ class History:
 
     senders = SENDERS
     requests, leavers = (20, 40), 4  # how many come, how many leave
+    target_s = 0.5
+    took_s: tuple[float, ...] = (0.001, 0.01, 0.3, 2.0)
 
     def __init__(self, seed: int, queue: type[ModelQueue] = ModelQueue) -> None:
         self.random = random.Random(seed)
@@ -170,15 +179,15 @@ class History:
         self.over = False
         self.members: dict[SimWorker, None] = {}  # in their order
         self.past, self.since = (
-            Counter[int](),
-            Counter[int](),
-        )  # how many went past each priority: while it waits; since its last
+            Counter[Level](),
+            Counter[Level](),
+        )  # how many went past each level: while it waits; since its last
 
     async def run(self) -> list[str]:
         """Let it happen; returns what did not hold."""
         self.loop = asyncio.get_running_loop()
         self.queue = self.kind_of_queue(self.batch_size, 0.05, RESPONSE_S, self.job_queue_size, self.linger)
-        self.queue.dispatcher.target_s = 0.5
+        self.queue.dispatcher.target_s = self.target_s
         for _ in range(self.random.randint(1, 3)):
             self.start_worker()
         requests = [self.request(i) for i in range(self.random.randint(*self.requests))]
@@ -258,6 +267,8 @@ class History:
                 self.problems.append(f"{one.request.identity} is sent twice, and must not be")
             one.request.sent_with.append(len(batch))  # type: ignore[attr-defined]
 
+        for one in (*self.waiting(), *batch):
+            self.check_aside(one)
         waited = [one for one in batch if not one.deaths]
         for i, one in enumerate(waited):
             self.check_turns(one, waited[i + 1 :])
@@ -269,26 +280,31 @@ class History:
 
     def check_turns(self, gone: WaitingRequest, behind: Sequence[WaitingRequest]) -> None:
         """One has gone: nobody's next request waits for more than another one's weight. behind: who goes directly after it."""
-        nexts: dict[str, WaitingRequest] = {}
+        nexts: dict[tuple[str, Level], WaitingRequest] = {}
         for one in self.waiting(behind):
-            nexts.setdefault(one.request.sender, one)
-        sender = gone.request.sender
+            nexts.setdefault((one.request.sender, level_of(one)), one)
+        sender, level = gone.request.sender, level_of(gone)
         for one in nexts.values():
             request: SimRequest = one.request  # type: ignore[assignment]
-            if request.sender == sender and one.id < gone.id:
+            same = level_of(one) == level
+            if same and request.sender == sender and one.id < gone.id:
                 self.problems.append(f"{request.identity} came before {gone.request.identity}, of the same sender")
-            if request.priority > gone.request.priority and self.since[gone.request.priority] < PATIENCE:
-                self.problems.append(f"{gone.request.identity} goes before {request.identity}, whose priority is higher")
-            request.passed[sender] += 1
-            same = request.priority == gone.request.priority and request.sender != sender
-            if same and request.passed[sender] > gone.request.weight:
-                self.problems.append(f"{request.identity} waits for {request.passed[sender]} of {sender}")
-        levels, level = {one.request.priority for one in nexts.values()}, gone.request.priority
+            if level_of(one) > level and self.since[level] < PATIENCE:
+                self.problems.append(f"{gone.request.identity} goes before {request.identity}, whose level is higher")
+            request.passed[sender, one.aside] += same
+            if same and request.sender != sender and request.passed[sender, one.aside] > gone.request.weight:
+                self.problems.append(f"{request.identity} waits for {request.passed[sender, one.aside]} of {sender}")
+        levels = {each for _, each in nexts}
         self.past = Counter({each: self.past[each] + (each < level) for each in levels if each != level})
-        self.since += Counter(range(-MOST_PRIORITY, level))
+        self.since += Counter(each for each in LEVELS if each < level)
         self.since[level] = 0
         if any(past > PATIENCE + len(levels) for past in self.past.values()):
-            self.problems.append(f"priorities starve: {self.past} went past them")
+            self.problems.append(f"levels starve: {self.past} went past them")
+
+    def check_aside(self, one: WaitingRequest) -> None:
+        """Only "auto" sets aside, and nobody before half of the target is over."""
+        if one.aside and (self.linger != "auto" or self.loop.time() - one.came_at < self.target_s / 2):
+            self.problems.append(f"{one.request.identity} is set aside after {self.loop.time() - one.came_at:.3f} s")
 
     def check_early(self, request: SimRequest, came_at: float) -> None:
         """Who is refused before its deadline could not have been answered, by what is known of costs."""
