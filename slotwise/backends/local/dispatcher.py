@@ -237,8 +237,8 @@ class Dispatcher:
     def _size(self, first: WaitingRequest, now: float, workers: int) -> int:
         """How many go together: as many as may, where the first one is answered within the target even so.
 
-        Else "auto" sets aside who came too early for a batch of half of the target. No batch with those takes longer than that:
-        so whoever comes meanwhile is in time. Where even one alone takes longer, nobody is set aside.
+        Else no batch takes longer than half of the target, so that whoever comes meanwhile can be in time; and "auto" sets
+        aside whom such a batch answers too late. Where even one alone takes longer than that, nobody is set aside.
         """
         waiting, target_s = self.waiting, self.target_s
         if not target_s or not self.cost.known:
@@ -247,7 +247,7 @@ class Dispatcher:
         if not waiting.aside and now + self._most_s(all_of_them) <= first.came_at + target_s:
             self._say("all", all_of_them, now)
             return self.batch_size
-        dues = sorted(one.came_at + target_s for one in waiting if one.open and not one.aside)
+        dues = sorted(one.came_at + target_s for one in waiting if not one.aside and one.open)
         if half := self._within(target_s / 2):
             soonest = now + self._most_s(min(half, len(dues)))
             dues = dues[bisect_left(dues, soonest) :]
@@ -257,7 +257,7 @@ class Dispatcher:
             self._say("late", min(half or self.batch_size, all_of_them), now)
             return half if half and self.linger == "auto" else self.batch_size
         due = dues[: AHEAD * self.batch_size * workers : workers]  # what is this worker's part of them
-        all_of_them = min(all_of_them, len(dues))
+        all_of_them = min(all_of_them, len(dues), half or len(dues))
         sizes = [1 << i for i in range(all_of_them.bit_length()) if 1 << i < all_of_them] + [all_of_them]
         in_time = {size: self._in_time(due, size, now) for size in sizes}
         # Workers that take longer for these answer fewer of those that come, as far as they have no time to spare.

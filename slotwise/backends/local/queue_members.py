@@ -14,6 +14,7 @@ from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendReques
 log = logging.getLogger("slotwise.host")
 
 BODIES = 4096  # that are accused
+BEHIND = 0.5  # so far below its priority is the level of one that is set aside
 
 Key = tuple[str, str]  # of a sequence: whose it is, where keys are known; its id
 
@@ -50,6 +51,11 @@ class WaitingRequest:
     def open(self) -> bool:
         """Whether somebody still waits for it."""
         return not self.answer.done()
+
+    @property
+    def level(self) -> float:
+        """Among whom it takes turns; a higher level goes first."""
+        return self.request.priority - BEHIND * self.aside
 
     def refuse(self, status: int, message: str, retry_after_s: int = 0) -> None:
         """End it with an error."""

@@ -16,10 +16,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from slotwise.backends.exchange import BackendRequest
-from slotwise.backends.local.queue_members import WaitingRequest
+from slotwise.backends.local.queue_members import BEHIND, WaitingRequest
 from slotwise.backends.priorities import PATIENCE, Priorities
-
-BEHIND = 0.5  # so far below their priority is the level of those that are set aside
 
 
 @dataclass(eq=False, slots=True)
@@ -50,7 +48,7 @@ class WaitingLine:
 
     def append(self, one: WaitingRequest) -> None:
         """One more waits."""
-        request, level = one.request, _level(one)
+        request, level = one.request, one.level
         turns = self._turns.get(level)
         if turns is None:
             turns = self._turns[level] = OrderedDict()
@@ -83,7 +81,7 @@ class WaitingLine:
 
     def take(self, one: WaitingRequest) -> WaitingRequest:
         """Let the first one go."""
-        turns = self._turns[_level(one)]
+        turns = self._turns[one.level]
         sender = turns[one.request.sender]
         self._pop(turns, sender)
         sender.left -= 1
@@ -91,7 +89,7 @@ class WaitingLine:
             sender.left = sender.weight
             turns.move_to_end(sender.name)
         if len(self._turns) > 1:
-            self._priorities.gone(_level(one), [each for each, senders in self._turns.items() if senders])
+            self._priorities.gone(one.level, [each for each, senders in self._turns.items() if senders])
         return one
 
     @property
@@ -172,8 +170,3 @@ class WaitingLine:
         if not sender.requests:
             del turns[sender.name]
         return one
-
-
-def _level(one: WaitingRequest) -> float:
-    """Among whom it takes turns; a higher level goes first."""
-    return one.request.priority - BEHIND * one.aside

@@ -9,6 +9,7 @@ from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
 from slotwise.backends.local.waiting_line import WaitingLine
+from slotwise.frontend.admission.keys import MOST_PRIORITY
 
 
 class NoIdCheck(ModelQueue):
@@ -153,7 +154,7 @@ class FirstCome(WaitingLine):
         one.request = request
 
     def take(self, one: WaitingRequest) -> WaitingRequest:
-        turns = self._turns[one.request.priority]
+        turns = self._turns[one.level]
         return self._pop(turns, turns[""])
 
 
@@ -168,7 +169,67 @@ class GreedyTurns(ModelQueue):
 class WholeTurns(WaitingLine):
     def append(self, one: WaitingRequest) -> None:
         super().append(one)
-        self._turns[one.request.priority][one.request.sender].left = 1000
+        self._turns[one.level][one.request.sender].left = 1000
+
+
+class _Late(ModelQueue):
+    """A queue with another line."""
+
+    line: type[WaitingLine]
+
+    def __init__(self, *settings: Any) -> None:
+        super().__init__(*settings)
+        self.waiting = self.dispatcher.waiting = self.line()
+
+
+class LateStarve(_Late):
+    """Who is set aside waits until nobody else of its priority does."""
+
+    class line(WaitingLine):
+        def first(self) -> WaitingRequest | None:
+            if self._priorities.overdue not in (None, *range(-MOST_PRIORITY, MOST_PRIORITY + 1)):
+                self._priorities.overdue = None
+            return super().first()
+
+
+class LateAreLost(_Late):
+    """Who is set aside is forgotten."""
+
+    class line(WaitingLine):
+        def append(self, one: WaitingRequest) -> None:
+            if not one.aside:
+                super().append(one)
+
+
+class LateWithoutTurns(_Late):
+    """Those that are set aside go as they came, whoever has hundreds among them."""
+
+    class line(FirstCome):
+        def append(self, one: WaitingRequest) -> None:
+            (super().append if one.aside else super(FirstCome, self).append)(one)
+
+        def take(self, one: WaitingRequest) -> WaitingRequest:
+            return super().take(one) if one.aside else super(FirstCome, self).take(one)
+
+
+class LateBehindAll(_Late):
+    """Who is set aside goes behind all others, of lower priorities, too."""
+
+    class line(WaitingLine):
+        def first(self) -> WaitingRequest | None:
+            kept, aside = self._turns, {level for level in self._turns if level % 1}
+            self._turns = {**{level: kept[level] for level in kept if level not in aside}, **kept}
+            one = super().first()
+            self._turns = kept
+            return one
+
+
+class AllAreLate(_Late):
+    """Everybody that waits is set aside."""
+
+    class line(WaitingLine):
+        def set_aside(self, before: float) -> None:
+            super().set_aside(float("inf"))
 
 
 class ShedsWhoComes(ModelQueue):
@@ -225,3 +286,4 @@ BUGS = [
     NeverCancels, CancelsSuspects, CancelEndsIt,
     NoTurns, GreedyTurns, ShedsWhoComes, RefusesThoughFree,
 ]  # fmt: skip
+LATE_BUGS = [LateStarve, LateAreLost, LateWithoutTurns, LateBehindAll, AllAreLate]
