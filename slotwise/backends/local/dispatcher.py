@@ -237,8 +237,8 @@ class Dispatcher:
     def _size(self, first: WaitingRequest, now: float, workers: int) -> int:
         """How many go together: as many as may, where the first one is answered within the target even so.
 
-        Else no batch takes longer than half of the target, so that whoever comes meanwhile can be in time; and "auto" sets
-        aside whom such a batch answers too late. Where even one alone takes longer than that, nobody is set aside.
+        Else "auto" sets aside whom a batch of half of the target answers too late. While somebody is, no batch takes longer
+        than that, so that whoever comes meanwhile can be in time. Where even one alone takes longer, nobody is set aside.
         """
         waiting, target_s = self.waiting, self.target_s
         if not target_s or not self.cost.known:
@@ -257,7 +257,7 @@ class Dispatcher:
             self._say("late", min(half or self.batch_size, all_of_them), now)
             return half if half and self.linger == "auto" else self.batch_size
         due = dues[: AHEAD * self.batch_size * workers : workers]  # what is this worker's part of them
-        all_of_them = min(all_of_them, len(dues), half or len(dues))
+        all_of_them = min(len(dues), half if half and waiting.aside else self.batch_size)
         sizes = [1 << i for i in range(all_of_them.bit_length()) if 1 << i < all_of_them] + [all_of_them]
         in_time = {size: self._in_time(due, size, now) for size in sizes}
         # Workers that take longer for these answer fewer of those that come, as far as they have no time to spare.
