@@ -241,7 +241,7 @@ def _is_authors(handler: BatchHandler, hook: str) -> bool:
 
 
 def _is_stacked(item: object) -> bool:
-    """Whether our own `collate` copies this item. Of others, a dict for example, it makes an array that holds them themselves."""
+    """Whether our own `collate` copies this item. Of others, such as dicts, it makes an array that holds them themselves."""
     return type(item) in ATOMS or (type(item) is np.ndarray and not item.dtype.hasobject)
 
 
