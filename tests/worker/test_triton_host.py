@@ -80,9 +80,11 @@ def test_what_is_no_request_is_refused_alone(start: Start) -> None:
         InferenceRequest(b"1", b"2"),
         InferenceRequest(b"7"),
         InferenceRequest(b""),
+        InferenceRequest(b"1", headers={"x-request-id": "a\nERROR forged"}),
+        InferenceRequest(b"1", id_="a\nERROR forged"),
     ]
     told = [response.told() for response in host.execute(requests)]
-    assert [status for status, _, _ in told] == [400, 400, 400, 200, 400]
+    assert [status for status, _, _ in told] == [400, 400, 400, 200, 400, 400, 400]
     assert json.loads(told[3][2]) == {"answer": 15.0}
     assert told[3][1]["x-batch-size"] == "2"
 

@@ -20,6 +20,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from slotwise.worker.slot_errors import BadRequest, SlotError
 
 logger = logging.getLogger(__name__)
 
+LINES = frozenset("\r\n\0")  # what no header of HTTP has in it: the log would have the next line as its own
 JSON = {"content-type": "application/json"}
 CODES = {404: "NOT_FOUND", 409: "ALREADY_EXISTS", 501: "UNSUPPORTED", 503: "UNAVAILABLE", 504: "UNAVAILABLE"}
 
@@ -104,6 +106,8 @@ class TritonHost:
         kept = {str(name).lower(): value for name, value in headers.items() if isinstance(value, str)}
         if request.request_id():
             kept.setdefault("x-request-id", request.request_id())
+        if any(LINES.intersection(one) for one in chain(*kept.items())):
+            raise BadRequest("a header, and a request's id, is one line")
         return kept, body or b""
 
     def _input(self, request: Any, name: str) -> bytes | None:
