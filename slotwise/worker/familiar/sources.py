@@ -13,8 +13,6 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy as np
-
 from slotwise.worker.copies import ATOMS
 
 BY_METHOD = """append appendleft add clear discard extend extendleft fill insert intersection_update itemset pop popitem
@@ -177,10 +175,10 @@ def shown(value: Any) -> Any:
     if type(value).__module__.partition(".")[0] not in ("numpy", "torch") or not hasattr(value, "__array__"):
         return None
     try:
-        array = value if isinstance(value, np.ndarray) else value.detach().numpy()
+        array = value.detach().numpy() if hasattr(value, "detach") else value
+        return None if array.dtype.hasobject or not array.flags.writeable else array
     except (AttributeError, RuntimeError, TypeError):
         return None
-    return array if isinstance(array, np.ndarray) and not array.dtype.hasobject and array.flags.writeable else None
 
 
 def things_of(value: Any) -> set[str]:
@@ -191,8 +189,8 @@ def things_of(value: Any) -> set[str]:
         value = value.__self__
     with suppress(Exception):  # a sparse one has none
         return {f"memory {value.untyped_storage().data_ptr()}"}
-    while isinstance(value, np.ndarray) and isinstance(value.base, np.ndarray):
-        value = value.base
+    while type(base := getattr(value, "base", None)).__name__ == "ndarray":  # numpy's, which may not be there
+        value = base
     return {f"thing {id(value)}"}
 
 
