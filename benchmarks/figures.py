@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="part", required=True)
     for name, what in PARTS.items():
-        part = commands.add_parser(name, help=what)
+        part = commands.add_parser(name, help=what.replace("%", "%%"))
         part.add_argument("--rounds", type=int, default=5)
         part.add_argument("--seconds", type=float, default=6.0, help="of one measurement")
         part.add_argument("--minute", type=float, default=60.0, help="seconds at twice the capacity")
