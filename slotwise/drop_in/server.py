@@ -141,13 +141,13 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
             if configuration.flag("enable_metrics_api", default=True):
                 await open_.enter_async_context(metrics(configuration, gateway, numbers, took))
             tokens.write()  # not before: another server, which has these ports, may have its own there
-            await asyncio.to_thread(models.load)
-            measuring = asyncio.create_task(_measure(configuration, numbers))
-            memory.leave_alone_what_is_there()
-            files.print(LAST_LINE)
-            await ended.wait()
-            measuring.cancel()
-            await asyncio.to_thread(models.save, "shutdown")
+            if await supervisor.done_before(ended, asyncio.to_thread(models.load)):
+                measuring = asyncio.create_task(_measure(configuration, numbers))
+                memory.leave_alone_what_is_there()
+                files.print(LAST_LINE)
+                await ended.wait()
+                measuring.cancel()
+                await asyncio.to_thread(models.save, "shutdown")
     finally:
         await asyncio.to_thread(host.close)
         tokens.remove()
@@ -279,8 +279,7 @@ def main(words: list[str]) -> int:
         faulthandler.enable()
         replies.shape_errors(torchserve_error)
         log.info("%s", introduced(configuration, arguments, folder))
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(serve(configuration, files, folder))
+        asyncio.Runner(loop_factory=loop_factory()).run(serve(configuration, files, folder))  # it would wait for all threads
         files.flush()
         return 0
     except SlotwiseError as error:
@@ -297,4 +296,4 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    os._exit(main(sys.argv[1:]))  # a thread may still wait for a download

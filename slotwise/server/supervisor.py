@@ -138,6 +138,16 @@ async def web_application(app: Any, address: tuple[str, int]) -> AsyncIterator[N
         await runner.cleanup()
 
 
+async def done_before(ended: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Wait for the work; False where the end comes first: then it is left behind. Raises what the work raises."""
+    working, ending = asyncio.ensure_future(work), asyncio.ensure_future(ended.wait())
+    await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+    ending.cancel()
+    if working.done():
+        working.result()
+    return working.done()
+
+
 def end_at_signals(ended: asyncio.Event | None = None) -> asyncio.Event:
     """The event that SIGTERM and SIGINT set from now on."""
     ended = ended or asyncio.Event()

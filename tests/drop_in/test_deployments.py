@@ -393,9 +393,23 @@ def test_a_download_that_drips_holds_nobody_elses_registration_back(place: Path,
             assert sorted(file.name for file in own.iterdir()) == ["echo.mar"]
 
 
+def test_it_ends_at_once_while_it_loads_its_models(place: Path, store: Path, tmp_path: Path) -> None:
+    (own := tmp_path / "store").mkdir()
+    goes_on, begun = threading.Event(), threading.Event()
+    with served_files(store, goes_on, begun) as address:
+        options = ("--ncs", "--models", f"drips={address}/drips.mar")
+        with deployed(OURS, place, own, (f"allowed_urls={address}/.*",), options) as deployment:
+            try:
+                assert begun.wait(30)
+                os.kill(deployment.pid, signal.SIGTERM)
+                until(lambda: psutil.Process(deployment.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
+            finally:
+                goes_on.set()
+
+
 @contextlib.contextmanager
-def served_files(folder: Path, goes_on: threading.Event | None = None) -> Iterator[str]:
-    """The files of a folder by HTTP; /away.mar leads to echo.mar by a redirect, and /drips.mar never comes whole."""
+def served_files(folder: Path, goes_on: threading.Event | None = None, begun: threading.Event | None = None) -> Iterator[str]:
+    """The files of a folder by HTTP; /away.mar leads to echo.mar, and /drips.mar, once it has begun, never comes whole."""
 
     class Files(http.server.SimpleHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -408,6 +422,8 @@ def served_files(folder: Path, goes_on: threading.Event | None = None) -> Iterat
                 self.send_header("content-length", "1000")
                 self.end_headers()
                 self.wfile.write(b"PK")
+                if begun is not None:
+                    begun.set()
                 goes_on.wait(60)
             else:
                 super().do_GET()

@@ -27,7 +27,7 @@ class Effects:
     places: dict[tuple[int, str], tuple[Any, str]] = field(default_factory=dict)
 
 
-class Reading(Protocol):
+class Follower(Protocol):
     """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes."""
 
     owner: Any
@@ -57,7 +57,7 @@ class Reading(Protocol):
 class FunctionReading:
     """One function's source. known: what its local variables may be, or be a part of."""
 
-    def __init__(self, reading: Reading, function: FunctionType, first: str) -> None:
+    def __init__(self, reading: Follower, function: FunctionType, first: str) -> None:
         self.reading, self.module, self.outer = reading, function.__module__, sources.outer_values(function)
         self.source = source = sources.source_of(function.__code__)
         self.own, given = source.own, source.given

@@ -27,7 +27,7 @@ MISSING = object()
 def effects_of(handler: Any, ours: type) -> dict[str, Effects]:
     """For each of METHODS, what it does and all of its author's that it calls. ours: the handler's class that is ours."""
     kinds = [kind for kind in type(handler).__mro__ if kind not in ours.__mro__]
-    return {method: Reading(handler, kinds).of([method]) for method in METHODS}
+    return {method: FollowedMethods(handler, kinds).of([method]) for method in METHODS}
 
 
 def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
@@ -35,8 +35,8 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
     if isinstance(handle, MethodType):
         kinds = type(handle.__self__).__mro__[:-1]
         own = {name for kind in kinds if sources.is_authors(kind) for name in vars(kind)} - BUILDING
-        return list(Reading(handle.__self__, kinds).of({handle.__name__, *own}).places.values())
-    reading = Reading(None, [])
+        return list(FollowedMethods(handle.__self__, kinds).of({handle.__name__, *own}).places.values())
+    reading = FollowedMethods(None, [])
     reading.use("", handle)
     return list(reading.of([]).places.values())
 
@@ -52,7 +52,7 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     return set(filter(sources.is_name, found))
 
 
-class Reading:
+class FollowedMethods:
     """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's."""
 
     def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, dict[tuple[int, str], Any]] | None = None) -> None:
@@ -161,5 +161,5 @@ def places_in(value: Any, known: dict[int, dict[tuple[int, str], Any]]) -> dict[
     if kinds and id(value) not in known:
         known[id(value)] = {}  # until more is known: it may lead to itself
         names = {name for kind in kinds for name in vars(kind)} - BUILDING
-        known[id(value)] = Reading(value, kinds, known).of(names).places
+        known[id(value)] = FollowedMethods(value, kinds, known).of(names).places
     return known[id(value)] if kinds else {}

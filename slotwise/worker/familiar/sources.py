@@ -64,7 +64,7 @@ def functions_in(member: Any) -> Iterator[FunctionType]:
             yield from functions_in(inner)
 
 
-class Source:
+class FunctionSource:
     """A function's syntax tree, without decorators. Raises what reading and parsing its source raises.
 
     nodes: what changes or reads something. given, inner: the names of its parameters, and of those in it. own: its local names.
@@ -84,9 +84,9 @@ class Source:
 
 
 @functools.cache
-def source_of(code: CodeType) -> Source:
-    """The Source of a function's code."""
-    return Source(code)
+def source_of(code: CodeType) -> FunctionSource:
+    """The FunctionSource of a function's code."""
+    return FunctionSource(code)
 
 
 def _tree(code: CodeType) -> ast.AST:

@@ -39,18 +39,18 @@ logger = logging.getLogger(__name__)
 ANSWER = "answer"  # in the place of a row's kind: it is the whole request's
 
 
-class Asked(dict[str, Any]):
+class AskedRequest(dict[str, Any]):
     """A request beside its row, to be read anew. Empty for whoever looks for numbers in a row."""
 
     def __init__(self, request: Request) -> None:
         super().__init__()
         self.request = request
 
-    def __deepcopy__(self, memo: object) -> Asked:
+    def __deepcopy__(self, memo: object) -> AskedRequest:
         return self
 
 
-AskedRow = tuple[LooseRow | None, dict[str, str], Asked]  # a row; None where it is only read when its turn has come
+AskedRow = tuple[LooseRow | None, dict[str, str], AskedRequest]  # a row; None where it is only read when its turn has come
 
 
 class LeavesSomething(Exception):
@@ -128,7 +128,7 @@ class TorchServeHandler(BatchHandler):
                 row = self._preprocessed(request)
             except LeavesSomething as left:
                 self._run_apart(left.names)
-        return [(row, headers, Asked(request))]
+        return [(row, headers, AskedRequest(request))]
 
     def _preprocessed(self, request: Request) -> LooseRow:
         """What `preprocess` makes of a request."""
