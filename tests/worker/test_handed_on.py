@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import heapq
-import json
 import queue
 import threading
 from contextvars import ContextVar
@@ -15,7 +14,9 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Settings, TorchServeHandler
+from slotwise.worker.familiar import torchserve_handler
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
+from slotwise.worker.familiar.uses import METHODS, Effects
 from slotwise.worker.padding import KINDS
 from tests.worker.toy import ask, begin
 
@@ -43,6 +44,9 @@ class Keeper:
 
     def told(self) -> str:
         return self.names.pop(0)
+
+    def all(self) -> list[str]:
+        return self.names
 
 
 class Outer:
@@ -154,6 +158,11 @@ class AnObject(Base):
 
     def told(self) -> str:
         return str(self.made.told())
+
+
+class WhatAnObjectGives(AnObject):
+    def keep(self, name: str) -> None:
+        self.made.all().append(name)
 
 
 class AnObjectWithin(AnObject):
@@ -591,17 +600,12 @@ def test_a_model_that_keeps_something_for_postprocess() -> None:
     assert [answer.value[0] for answer in answers] == ["four", "alice", "bob"]
 
 
-def test_what_its_source_does_not_show_is_seen_when_it_happens() -> None:
-    """A library's function, say."""
-    names = json.loads('["made"]')
+def test_what_its_source_does_not_show_is_seen_when_it_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torchserve_handler, "effects_of", lambda *of: {method: Effects() for method in METHODS})
 
     class Hidden(Base):
-        def prepare(self) -> None:
-            self.made = ""
-            self.put = functools.partial(object.__setattr__, self)
-
         def keep(self, name: str) -> None:
-            self.put(names[0], name)
+            self.made = name
 
         def told(self) -> str:
             return str(self.made)

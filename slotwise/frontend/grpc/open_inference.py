@@ -16,7 +16,14 @@ from slotwise.frontend.protocols import open_inference
 from slotwise.frontend.protocols.open_inference import TEXT_COPIES
 from slotwise.frontend.protocols.open_inference_columns import reading_columns
 from slotwise.frontend.protocols.open_inference_named import NAMED, reading_named
-from slotwise.frontend.protocols.open_inference_outputs import InferRequest, errors, infer_request, tensors, with_scores
+from slotwise.frontend.protocols.open_inference_outputs import (
+    InferRequest,
+    errors,
+    infer_request,
+    tensors,
+    with_scores,
+    with_what_is_there,
+)
 from slotwise.frontend.protocols.open_inference_tensors import binary_copies, element_of, packed
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
 
@@ -118,6 +125,7 @@ def _in_stream(response: Any, final: bool, error: str = "") -> bytes:
 
 
 def _response(asked: InferRequest, name: str, version: str, model: ModelInput, answers: Sequence[RecordAnswer]) -> Any:
+    asked = with_what_is_there(asked, model, answers)
     answers = with_scores(asked, model, answers)
     message = CLASSES["ModelInferResponse"](model_name=name, model_version=version, id=asked.identity)
     filled = list(tensors(asked, model, answers))

@@ -26,6 +26,7 @@ from slotwise.frontend.protocols.open_inference_outputs import (
     tensors,
     with_scores,
     with_texts,
+    with_what_is_there,
 )
 from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, are_base64, binary_copies, packed, parameters, records
 from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordAnswer, parsed
@@ -123,6 +124,7 @@ def reply(
 ) -> tuple[dict[str, str], bytes]:
     """The answer's own headers, and its body. Raises ProtocolFault where no record has the scores that are wanted."""
     outputs, binary = [], []
+    asked = with_what_is_there(asked, model, answers)
     answers = with_texts(asked, with_scores(asked, model, answers))
     for output, datatype, shape, values in tensors(asked, model, answers):
         tensor: dict[str, Any] = {"name": output, "datatype": datatype, "shape": shape}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from slotwise.frontend.protocols import json_pieces
@@ -101,6 +101,14 @@ def own_scores(value: Any, output: str) -> list[float]:
     if not isinstance(numbers, list) or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in numbers):
         return []
     return numbers
+
+
+def with_what_is_there(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> InferRequest:
+    """The request; without labels where it wants all outputs and an answer has none, such as one to a list of pictures."""
+    wants_all = not model.outputs and asked.outputs.keys() == output_types(model).keys()
+    if not wants_all or all(label_of(one.value, asked.in_full) is not None for one in answers if one.good):
+        return asked
+    return replace(asked, outputs={name: binary for name, binary in asked.outputs.items() if name not in OF_CLASSES})
 
 
 def with_scores(asked: InferRequest, model: ModelInput, answers: Sequence[RecordAnswer]) -> Sequence[RecordAnswer]:

@@ -1,60 +1,21 @@
-"""Read off one function's source what it changes and reads that outlives a call of it."""
+"""Read off one function's source what it changes and reads that outlives a call of it.
+
+What it uses in a way that is not known to keep it as it is, counts as changed: known ways are in uses.py.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from types import FunctionType, ModuleType
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from types import FunctionType
+from typing import Any
 
-from slotwise.worker.familiar import sources
-
-METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
-SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
+from slotwise.worker.familiar import sources, telling_names, values
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, PROCESS_WIDE, SELF, Follower, Uses
 
 
-@dataclass
-class Effects:
-    """What a method changes and reads, by name: an attribute's, a variable's as "module.NAME", or ANYTHING.
-
-    places: what is changed by its holder, which may be another object of the author's, and its name there.
-    """
-
-    changed: set[str] = field(default_factory=set)
-    read: set[str] = field(default_factory=set)
-    places: dict[tuple[int, str], tuple[Any, str]] = field(default_factory=dict)
-
-
-class Follower(Protocol):
-    """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes."""
-
-    owner: Any
-    kinds: Sequence[type]
-    effects: Effects
-    passed_on: set[str]
-
-    def change(self, names: Iterable[str], *, rebound: bool = False) -> None:
-        """These are changed."""
-
-    def read(self, name: str) -> None:
-        """An attribute is read."""
-
-    def use(self, name: str, value: Any) -> None:
-        """What is kept under a name is used."""
-
-    def value(self, name: str) -> Any:
-        """What is there now."""
-
-    def returned(self, name: str) -> set[str]:
-        """What the methods of a name return."""
-
-    def follow(self, function: FunctionType, first: str) -> None:
-        """A function is called, or may be."""
-
-
-class FunctionReading:
+class FunctionReading(Uses):
     """One function's source. known: what its local variables may be, or be a part of."""
 
     def __init__(self, reading: Follower, function: FunctionType, first: str) -> None:
@@ -66,6 +27,7 @@ class FunctionReading:
             self.known |= {name: {ARGUMENT} for name in given}
         if given:
             self.known[given[0]] = {first} if first else set()
+        self.defaults = {f"{self.module}.{function.__qualname__}.{one}" for one in self._kept_defaults(function)}
         count = -1
         while count != (count := sum(map(len, self.known.values()))):  # an alias may be used before the line that makes it
             for target, value in source.pairs:
@@ -73,14 +35,24 @@ class FunctionReading:
                     if SELF not in self.known.get(name, ()) or isinstance(target, ast.Name):
                         self.known.setdefault(name, set()).update(self.roots(value))
 
+    def _kept_defaults(self, function: FunctionType) -> Iterator[str]:
+        """The parameters whose defaults are one thing for all calls."""
+        defaults, given = function.__defaults__ or (), self.source.given
+        for name, value in zip(given[len(given) - len(defaults) :], defaults, strict=False):
+            if values.may_change(value):
+                self.known.setdefault(name, set()).add(f"{self.module}.{function.__qualname__}.{name}")
+                yield name
+
     def note(self) -> None:
         """Add what it does to the reading."""
+        self.reading.effects.read |= self.defaults
         for node in self.source.nodes:
             if isinstance(node, ast.Call):
                 self._note_call(node)
             elif isinstance(node, ast.Attribute | ast.Subscript | ast.Name):
                 if isinstance(node.ctx, ast.Load):
                     self._note_read(node)
+                    self._note_use(node)
                 else:
                     self._note_stored(node)
             elif isinstance(node, ast.AugAssign):
@@ -104,31 +76,76 @@ class FunctionReading:
                 return {self._outer_name(name)} if name in self.outer or not hasattr(builtins, name) else set()
             case ast.Attribute(value=value, attr=attr):
                 return self._of_attribute(value, attr)
-            case ast.Call(func=ast.Name(id=name), args=args) if name in sources.SHOW_PARTS or sources.is_authors(
-                self.outer.get(name)
-            ):
-                return set().union(*map(self.roots, args)) - (set() if name == "type" else {SELF})
-            case ast.Call(func=ast.Attribute(value=value, attr=attr)):
-                of = self.roots(value)
-                if SELF in of or sources.is_super(value):
-                    return self.reading.returned(attr)
-                return of if attr in sources.GIVE_PARTS and not self._is_module(value) else set()
-            case ast.Subscript(value=value) | ast.Starred(value=value) | ast.NamedExpr(value=value) | ast.Await(value=value):
+            case ast.Call():
+                return self._of_call(node)
+            case ast.Subscript(value=value):
+                return self._but_plain(self.roots(value))
+            case ast.Lambda(body=body):
+                return self.roots(body)
+            case ast.Starred(value=value) | ast.NamedExpr(value=value) | ast.Await(value=value):
                 return self.roots(value)
             case ast.IfExp(body=one, orelse=other):
                 return self.roots(one) | self.roots(other)
-            case ast.BoolOp(values=values) | ast.Tuple(elts=values) | ast.List(elts=values):
-                return set().union(*map(self.roots, values))
+            case ast.BoolOp(values=parts) | ast.Tuple(elts=parts) | ast.List(elts=parts):
+                return set().union(*map(self.roots, parts))
+        return set()
+
+    def _but_plain(self, names: set[str]) -> set[str]:
+        """Without those in which everything is fixed."""
+        return {name for name in names if name in (SELF, ARGUMENT, ANYTHING) or self._kind(name) not in ("plain", "fixed")}
+
+    def _of_call(self, node: ast.Call) -> set[str]:
+        """What a call gives, or something in it, where that is not new."""
+        func, given = node.func, set().union(*map(self.roots, node.args))
+        if isinstance(func, ast.Name):
+            function = self.outer.get(func.id)
+            if func.id == "getattr" and given & {SELF}:
+                return {_text(node.args[1:2]) or ANYTHING}
+            if func.id in ("type", "cast"):
+                return given
+            if func.id in self.own:  # a lambda, say
+                return self.known.get(func.id, set()) - {SELF}
+            if func.id not in self.outer and not hasattr(builtins, func.id):  # a function within this one
+                return self.returned() - {SELF}
+            if isinstance(function, FunctionType) and sources.is_authors(function):
+                found = self.reading.returned([function], ARGUMENT)
+                return (found | given if ARGUMENT in found else found) - {SELF, ARGUMENT}
+            if (
+                isinstance(function, type)
+                and sources.is_authors(function)
+                and {"__new__", "__call__"} & {*vars(type(function)), *vars(function)}
+            ):
+                return {self._outer_name(func.id)}
+            if func.id in telling_names.SHOW_PARTS:
+                return (given if len(node.args) > 1 and func.id in ("max", "min") else self._but_plain(given)) - {SELF}
+        elif isinstance(func, ast.Attribute):
+            of = self.roots(func.value)
+            if SELF in of or sources.is_super(func.value):
+                found = self.reading.returned(self.reading.methods(func.attr), SELF)
+                return (found | given if ARGUMENT in found else found) - {SELF, ARGUMENT}
+            if not self._is_module(func.value):
+                own = {name for name in of if self._kind(name) == "own"}
+                given_out = {name for name in own if self.reading.gives_of_itself(name, func.attr)}
+                if func.attr == "copy":  # whose parts are the same
+                    return given_out | {name for name in of - own if self._kind(name) in ("nested", "other")}
+                return given_out | (self._but_plain(of - own) if func.attr in telling_names.GIVE_PARTS else set())
         return set()
 
     def _of_attribute(self, value: ast.AST, attr: str) -> set[str]:
         of = self.roots(value)
         if self._is_module(value):
             module = self.outer[value.id]  # type: ignore[attr-defined]
-            return {f"{module.__name__}.{attr}"} if sources.is_authors(module) else set()
+            kept = getattr(module, attr, MISSING)
+            return (
+                {f"{module.__name__}.{attr}"}
+                if sources.is_authors(module) or (kept is not MISSING and _is_data(kept))
+                else set()
+            )
         if SELF not in of:
             return of
-        own = {"__class__": {SELF}, "__dict__": {ANYTHING}}.get(attr) or {attr} | self.reading.returned(attr)
+        own = {"__class__": {SELF}, "__dict__": {ANYTHING}}.get(attr)
+        if own is None:
+            own = {attr} | self.reading.returned(self.reading.methods(attr), SELF) - {ARGUMENT, SELF}
         return of - {SELF} | own
 
     def _outer_name(self, name: str) -> str:
@@ -136,17 +153,16 @@ class FunctionReading:
         value = self.outer.get(name)
         return SELF if isinstance(value, type) and value in self.reading.kinds else f"{self.module}.{name}"
 
-    def _is_module(self, node: ast.AST) -> bool:
-        return isinstance(node, ast.Name) and node.id not in self.own and isinstance(self.outer.get(node.id), ModuleType)
-
     def _note_stored(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
         """Something is assigned to it, or it is deleted."""
         if isinstance(node, ast.Name):
             self.reading.change([] if node.id in self.own else [self._outer_name(node.id)], rebound=True)
         elif isinstance(node, ast.Attribute) and (SELF in self.roots(node.value) or self._is_module(node.value)):
             self.reading.change(self._of_attribute(node.value, node.attr), rebound=True)
+            for function in self.reading.methods(node.attr):  # a property's setter
+                self.reading.follow(function, SELF)
         else:
-            self.reading.change(self.roots(node.value))
+            self.reading.change(self.roots(node.value), rebound=True)
 
     def _note_read(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
         if isinstance(node, ast.Attribute) and (SELF in self.roots(node.value) or sources.is_super(node.value)):
@@ -162,38 +178,95 @@ class FunctionReading:
             return
         self.reading.effects.read.add(name)
         if isinstance(value, type) and sources.is_authors(value):  # its objects are made here
-            for method in vars(value).values():
-                for function in sources.functions_in(method):
-                    self.reading.follow(function, "")
+            for member in vars(value).values():
+                first = name if isinstance(member, classmethod) else ARGUMENT if isinstance(member, staticmethod) else ""
+                for function in sources.functions_in(member):
+                    self.reading.follow(function, name if function.__name__ == "__new__" else first)
         self.reading.use(name, value)
+
+    def _note_use(self, node: ast.Attribute | ast.Subscript | ast.Name) -> None:
+        """What is used in no way that keeps it counts as changed."""
+        around = self.source.parents.get(node)
+        if isinstance(around, ast.Subscript) and around.value is node:
+            return  # that is looked at itself
+        called = (
+            isinstance(around, ast.Attribute)
+            and isinstance(outer := self.source.parents.get(around), ast.Call)
+            and outer.func is around
+        )
+        if isinstance(around, ast.Attribute) and not called:
+            return
+        of_another = isinstance(node, ast.Attribute) and SELF not in self.roots(node.value)
+        if of_another and isinstance(around, ast.Call) and around.func is node:
+            return  # what that is a method of was looked at
+        names = self.roots(node) - {SELF}
+        if isinstance(node, ast.Subscript):
+            names = self._but_plain(names)
+        self.reading.change(name for name in names if not self.keeps(node, name, called))
 
     def _note_call(self, node: ast.Call) -> None:
         """What a call changes by its name, and what it is given."""
         func, given = node.func, [*node.args, *(one.value for one in node.keywords)]
         called = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
         if isinstance(func, ast.Attribute) and (
-            called in sources.MUTATORS or (called.endswith("_") and not called.endswith("__"))
+            called in telling_names.MUTATORS or (called.endswith("_") and not called.endswith("__"))
         ):
-            self.reading.change([] if self._is_module(func.value) else self.roots(func.value) - {SELF})
+            of = set() if self._is_module(func.value) else self.roots(func.value)
+            if SELF in of and any(True for _ in self.reading.methods(called)):
+                of = of - {SELF}
+            self.reading.change(of, rebound=True)
+        if called in telling_names.PROCESS or (called == "open" and _writes(node)):
+            self.reading.change([PROCESS_WIDE], rebound=True)
+        if called in ("globals", "locals", "vars") and (called != "vars" or not given):
+            self.reading.change([ANYTHING], rebound=True)
         if called in ("setattr", "delattr", "getattr") and given and SELF in self.roots(given[0]):
-            name = str(given[1].value) if len(given) > 1 and isinstance(given[1], ast.Constant) else ANYTHING
+            name = _text(given[1:2]) or ANYTHING
             if called == "getattr":
                 self.reading.read(name)
-            else:
+            if called != "getattr" or name == ANYTHING:
                 self.reading.change([name], rebound=True)
-        elif called in sources.CHANGE_FIRST and given:
+        elif called in telling_names.CHANGE_FIRST and given:
             self.reading.change(self.roots(given[0]))
         self.reading.change(set().union(*(self.roots(one.value) for one in node.keywords if one.arg == "out")))
         passed = set().union(*map(self.roots, given))
-        if SELF in passed and called not in sources.HARMLESS:
+        if SELF in passed and called not in telling_names.HARMLESS:
             if self._is_of_a_base(func):
                 self.reading.read(called)
             else:
                 self.reading.change([ANYTHING], rebound=True)
                 self.reading.effects.read.add(ANYTHING)
-        self.reading.passed_on |= passed - {SELF, ARGUMENT}
+        if self._is_followed(func):
+            self.reading.passed_on |= passed - {SELF, ARGUMENT}
+
+    def _is_followed(self, func: ast.AST) -> bool:
+        """Whether this is a function of the author's, or may be."""
+        if isinstance(func, ast.Attribute):
+            return SELF in self.roots(func.value) or sources.is_super(func.value)
+        if not isinstance(func, ast.Name):
+            return True
+        return (
+            sources.is_authors(self.outer.get(func.id))
+            or func.id in self.own
+            or (func.id not in self.outer and not hasattr(builtins, func.id))
+        )
 
     def _is_of_a_base(self, func: ast.AST) -> bool:
         """Whether this is `Base.method`, which is given self."""
         base = self.outer.get(func.value.id) if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else None
         return isinstance(base, type) and base in type(self.reading.owner).__mro__
+
+
+def _is_data(kept: Any) -> bool:
+    """Whether this, of a library's module, is neither a function nor a class nor a module."""
+    return values.may_change(kept) and not callable(kept)
+
+
+def _text(nodes: Sequence[ast.AST]) -> str:
+    """The name that stands there; "" where it is made."""
+    return next((str(one.value) for one in nodes if isinstance(one, ast.Constant)), "")
+
+
+def _writes(node: ast.Call) -> bool:
+    """Whether this call of `open` may write."""
+    modes = [*node.args[1:2], *(one.value for one in node.keywords if one.arg == "mode")]
+    return any(not isinstance(one, ast.Constant) or set("wax+") & set(str(one.value)) for one in modes)

@@ -15,19 +15,22 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from slotwise.worker.familiar import sources
-from slotwise.worker.familiar.function_reading import ANYTHING, ARGUMENT, METHODS, SELF, Effects, FunctionReading
+from slotwise.worker.familiar import sources, values
+from slotwise.worker.familiar.function_reading import FunctionReading
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, PROCESS_WIDE, SELF, Effects
 
 logger = logging.getLogger(__name__)
 
 BUILDING = frozenset(("__init__", "__new__", "__post_init__", "__setstate__", "initialize", "load"))
-MISSING = object()
 
 
 def effects_of(handler: Any, ours: type) -> dict[str, Effects]:
     """For each of METHODS, what it does and all of its author's that it calls. ours: the handler's class that is ours."""
     kinds = [kind for kind in type(handler).__mro__ if kind not in ours.__mro__]
-    return {method: FollowedMethods(handler, kinds).of([method]) for method in METHODS}
+    found = {method: FollowedMethods(handler, kinds).of([method]) for method in METHODS}
+    for effects in found.values():
+        effects.read.add(PROCESS_WIDE)
+    return found
 
 
 def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
@@ -48,18 +51,18 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
         for later in METHODS[i + 1 :]:
             changed, read = effects[first].changed, effects[later].read
             both = changed if ANYTHING in read else changed & (read | {ANYTHING}) if read else set()
-            found |= both if any(map(sources.is_name, both)) else changed if both else set()
-    return set(filter(sources.is_name, found))
+            found |= both if any(map(values.is_name, both)) else changed if both else set()
+    return set(filter(values.is_name, found))
 
 
 class FollowedMethods:
     """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's."""
 
-    def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, dict[tuple[int, str], Any]] | None = None) -> None:
+    def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, Effects] | None = None) -> None:
         self.owner, self.kinds = owner, kinds
-        self.known = {id(owner): {}} if known is None else known
-        self.effects, self.followed, self.returning = Effects(), set[FunctionType](), set[FunctionType]()
-        self.passed_on, self.passed_things, self.changes_arguments = set[str](), set[str](), False
+        self.known = {id(owner): Effects()} if known is None else known
+        self.effects, self.followed, self.returning = Effects(), set[tuple[FunctionType, str]](), set[FunctionType]()
+        self.passed_on, self.changes_arguments = set[str](), False
 
     def of(self, names: Iterable[str]) -> Effects:
         """The effects of these methods."""
@@ -68,7 +71,6 @@ class FollowedMethods:
                 self.follow(function, SELF)
         if self.changes_arguments:
             self.change(self.passed_on)
-            self.effects.changed |= self.passed_things
         return self.effects
 
     def methods(self, name: str) -> Iterator[FunctionType]:
@@ -78,9 +80,9 @@ class FollowedMethods:
 
     def follow(self, function: FunctionType, first: str) -> None:
         """Add what it does. first: what its first parameter is."""
-        if function in self.followed:
+        if (function, first) in self.followed:
             return
-        self.followed.add(function)
+        self.followed.add((function, first))
         try:
             FunctionReading(self, function, first).note()
         except Exception as error:
@@ -91,17 +93,18 @@ class FollowedMethods:
     def change(self, names: Iterable[str], *, rebound: bool = False) -> None:
         """Something is changed; in place, unless it is `rebound`."""
         for name in names:
+            value = self.value(name)
             if name == ARGUMENT:
                 self.changes_arguments = True
-            elif rebound or sources.may_change(self.value(name)):
+            elif rebound or value is MISSING or values.may_change(value):
                 self.effects.changed.add(ANYTHING if name == SELF else name)
+                self.effects.changed |= set() if value is MISSING else values.things_in(value)
                 self._keep_place(name)
-                self.effects.changed |= set() if (value := self.value(name)) is MISSING else sources.things_of(value)
 
     def _keep_place(self, name: str) -> None:
         module, _, variable = name.rpartition(".")
         kinds = [kind for kind in self.kinds if name in vars(kind)]
-        own = sources.attributes(self.owner)
+        own = values.attributes(self.owner)
         holder = sys.modules.get(module) if module else kinds[0] if kinds and name not in own else self.owner
         for one in own if name in (SELF, ANYTHING) else [variable]:
             self.effects.places[id(holder), one] = holder, one
@@ -114,52 +117,72 @@ class FollowedMethods:
         self.use(name, self.value(name))
 
     def use(self, name: str, value: Any) -> None:
-        """Follow a function of the author's that is kept under this name; an object of the author's may change itself."""
-        while isinstance(value, partial):
-            self.passed_on.add(name)
-            self.passed_things = self.passed_things.union(*map(sources.things_of, (*value.args, *value.keywords.values())))
-            value = value.func
-        if isinstance(value, FunctionType):
-            before = len(self.effects.changed)
-            if sources.is_authors(value) and name not in dir(type(self.owner)):
-                self.follow(value, ARGUMENT)
-            if value.__closure__ and len(self.effects.changed) > before:
-                self.change([name], rebound=True)
+        """What is kept under a name is used: an author's functions are followed, and an author's objects may change themselves."""
+        if value is MISSING:
             return
-        for part in sources.with_parts(value):
-            self.effects.read |= sources.things_of(part)
-            if places := places_in(part, self.known):
-                self.effects.changed |= {name, *sources.things_of(part)}
-                self.effects.places |= places
+        self.effects.read |= values.things_in(value)
+        for part in values.reached(value):
+            before = len(self.effects.changed)
+            for function in (
+                [] if part is value and any(name in vars(kind) for kind in self.kinds) else sources.functions_in(part)
+            ):
+                if getattr(part, "__self__", None) is self.owner:
+                    self.follow(function, SELF)
+                elif sources.is_authors(function):
+                    self.follow(function, ARGUMENT)
+            self._merge(name, part, effects_in(part, self.known))
+            if len(self.effects.changed) > before and getattr(part, "__closure__", None):
+                self.change([name], rebound=True)
+        if isinstance(value, partial):
+            self.passed_on.add(name)
+
+    def _merge(self, name: str, part: Any, effects: Effects) -> None:
+        """What an object under this name changes and reads besides itself is known by its own name."""
+        self.effects.read |= {one for one in effects.read if "." in one or " " in one}
+        self.effects.changed |= {one for one in effects.changed if "." in one or " " in one}
+        if effects.changed:
+            self.effects.changed |= {name, *values.things_in(part)}
+        self.effects.places |= effects.places
 
     def value(self, name: str) -> Any:
-        """What is there now."""
+        """What is there now, or MISSING."""
         module, _, variable = name.rpartition(".")
         if module:
             return getattr(sys.modules.get(module), variable, MISSING)
-        for values in (sources.attributes(self.owner), sources.attributes(self.owner).get("_modules"), *map(vars, self.kinds)):
-            if values and name in values:
-                return values[name]
+        own = values.attributes(self.owner)
+        for found in (own, own.get("_modules"), *map(vars, self.kinds)):
+            if found and name in found:
+                return found[name]
         return MISSING
 
-    def returned(self, name: str) -> set[str]:
-        """What the methods or properties of this name return, or something in it."""
+    def gives_of_itself(self, name: str, method: str) -> bool:
+        """Whether a method of the object that has this name may give a part of it."""
+        value = self.value(name)
+        kinds = [kind for kind in type(value).__mro__ if sources.is_authors(kind)]
+        functions = [one for kind in kinds for one in sources.functions_in(vars(kind).get(method))]
+        return not functions or bool(FollowedMethods(value, kinds, self.known).returned(functions, SELF) - {ARGUMENT})
+
+    def returned(self, functions: Iterable[FunctionType], first: str) -> set[str]:
+        """What these return, or something in it."""
         found = set[str]()
-        for function in self.methods(name):
+        for function in functions:
             if function not in self.returning:
                 self.returning.add(function)
-                found |= FunctionReading(self, function, SELF).returned() - {ARGUMENT}
+                try:
+                    found |= FunctionReading(self, function, first).returned()
+                except Exception:  # who follows it sees that
+                    found.add(ANYTHING)
                 self.returning.discard(function)
         return found
 
 
-def places_in(value: Any, known: dict[int, dict[tuple[int, str], Any]]) -> dict[tuple[int, str], Any]:
-    """What an object of an author's class changes of itself, or of anything else, by any of its methods. known: by ids."""
-    if isinstance(value, MethodType):
-        value = value.__self__
+def effects_in(value: Any, known: dict[int, Effects]) -> Effects:
+    """What an object of an author's class changes and reads by any of its methods. known: by objects' ids."""
     kinds = [kind for kind in type(value).__mro__ if sources.is_authors(kind)]
-    if kinds and id(value) not in known:
-        known[id(value)] = {}  # until more is known: it may lead to itself
+    if not kinds:
+        return Effects()
+    if id(value) not in known:
+        known[id(value)] = Effects()  # until more is known: it may lead to itself
         names = {name for kind in kinds for name in vars(kind)} - BUILDING
-        known[id(value)] = FollowedMethods(value, kinds, known).of(names).places
-    return known[id(value)] if kinds else {}
+        known[id(value)] = FollowedMethods(value, kinds, known).of(names)
+    return known[id(value)]

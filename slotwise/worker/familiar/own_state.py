@@ -16,7 +16,8 @@ from typing import Any
 
 from slotwise.worker.copies import ATOMS
 from slotwise.worker.familiar.handed_on import changed_by
-from slotwise.worker.familiar.sources import attributes, is_authors, outer_values, shown
+from slotwise.worker.familiar.sources import is_authors, outer_values
+from slotwise.worker.familiar.values import attributes, shown
 
 CONTAINERS = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
 MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied

@@ -7,29 +7,12 @@ import functools
 import inspect
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from slotwise.worker.copies import ATOMS
-
-BY_METHOD = """append appendleft add clear discard extend extendleft fill insert intersection_update itemset pop popitem
-    popleft push put put_nowait get_nowait remove resize reverse rotate seek set setdefault setfield sort subtract truncate
-    update write writelines symmetric_difference_update difference_update writerow move_to_end read readline send throw
-    register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
-BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
-    insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
-GIVING_PARTS = "get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach __getitem__"
-SHOWING_PARTS = "enumerate zip reversed iter next getattr sorted filter type"
-KEEPING_NOTHING = "super isinstance type getattr hasattr setattr delattr id repr str print callable"
-MUTATORS = frozenset(BY_METHOD.split())  # methods that change what they are of
-CHANGE_FIRST = frozenset(BY_FUNCTION.split())  # functions that change their first argument
-GIVE_PARTS, SHOW_PARTS = frozenset(GIVING_PARTS.split()), frozenset(SHOWING_PARTS.split())
-HARMLESS = frozenset(KEEPING_NOTHING.split())
 NOTED = (ast.Call, ast.Attribute, ast.Subscript, ast.Name, ast.AugAssign)
-FIXED = frozenset((*ATOMS, type, FunctionType, ModuleType, range))
 
 
 @functools.cache
@@ -48,7 +31,7 @@ def is_authors(thing: Any) -> bool:
 
 
 def functions_in(member: Any) -> Iterator[FunctionType]:
-    """The functions that a class's member is made of."""
+    """The author's functions that a class's member is made of, also those around them and in them."""
     parts: list[Any] = [member]
     if isinstance(member, property):
         parts = [member.fget, member.fset, member.fdel]
@@ -57,17 +40,18 @@ def functions_in(member: Any) -> Iterator[FunctionType]:
     elif isinstance(member, staticmethod | classmethod | MethodType):
         parts = [member.__func__]
     for part in parts:
-        inner = inspect.unwrap(part) if hasattr(part, "__wrapped__") else part
-        if isinstance(inner, FunctionType):
-            yield inner
-        elif isinstance(inner, partial | partialmethod):
-            yield from functions_in(inner)
+        if isinstance(part, FunctionType) and (is_authors(part) or not hasattr(part, "__wrapped__")):
+            yield part
+        inner = getattr(part, "__wrapped__", None)
+        if inner is not None or isinstance(part, partial | partialmethod):
+            yield from functions_in(part if inner is None else inner)
 
 
 class FunctionSource:
     """A function's syntax tree, without decorators. Raises what reading and parsing its source raises.
 
-    nodes: what changes or reads something. given, inner: the names of its parameters, and of those in it. own: its local names.
+    nodes: what changes or reads something. parents: by child. given, inner: the names of its parameters, and of those in it.
+    own: its local names.
     pairs: each target with what is assigned to it, or to a part of it. returned: what it returns.
     """
 
@@ -80,6 +64,7 @@ class FunctionSource:
         elsewhere = {name for node in everything if isinstance(node, ast.Global | ast.Nonlocal) for name in node.names}
         self.own = (stored | {*self.given, *self.inner}) - elsewhere
         self.pairs = list(_assignments(everything))
+        self.parents = {child: node for node in everything for child in ast.iter_child_nodes(node)}
         self.returned = [node.value for node in everything if isinstance(node, ast.Return | ast.Yield | ast.YieldFrom)]
 
 
@@ -163,49 +148,3 @@ def names_in(target: ast.AST) -> Iterator[str]:
 def is_super(node: ast.AST) -> bool:
     """Whether this is a call of `super`."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super"
-
-
-def with_parts(value: Any) -> list[Any]:
-    """It, and what is in it."""
-    return [value, *(value if type(value) in (list, tuple, set, frozenset) else value.values() if type(value) is dict else ())]
-
-
-def shown(value: Any) -> Any:
-    """The memory of an array, or of a tensor that numpy can show, as an array; None of anything else."""
-    if type(value).__module__.partition(".")[0] not in ("numpy", "torch") or not hasattr(value, "__array__"):
-        return None
-    try:
-        array = value.detach().numpy() if hasattr(value, "detach") else value
-        return None if array.dtype.hasobject or not array.flags.writeable else array
-    except (AttributeError, RuntimeError, TypeError):
-        return None
-
-
-def things_of(value: Any) -> set[str]:
-    """What is equal for two names of one thing that may change, and for arrays in one memory."""
-    if not may_change(value):
-        return set()
-    if isinstance(value, MethodType):
-        value = value.__self__
-    with suppress(Exception):  # a sparse one has none
-        return {f"memory {value.untyped_storage().data_ptr()}"}
-    while type(base := getattr(value, "base", None)).__name__ == "ndarray":  # numpy's, which may not be there
-        value = base
-    return {f"thing {id(value)}"}
-
-
-def is_name(name: str) -> bool:
-    """Whether it is none of things_of."""
-    return " " not in name
-
-
-def may_change(value: Any) -> bool:
-    """Whether it may have other contents, being the same."""
-    if type(value) in (tuple, frozenset):
-        return any(map(may_change, value))
-    return type(value) not in FIXED and type(value).__name__ not in ("device", "dtype", "Logger", "Pattern")
-
-
-def attributes(owner: Any) -> dict[str, Any]:
-    """An object's own; none where it has none."""
-    return getattr(owner, "__dict__", None) or {}

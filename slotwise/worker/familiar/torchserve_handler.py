@@ -18,10 +18,10 @@ from typing import Any
 
 from slotwise.worker.decoding.decoders import Decoders
 from slotwise.worker.environment.settings import Settings
-from slotwise.worker.familiar.function_reading import METHODS
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.own_state import as_before, undone, watched
 from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
+from slotwise.worker.familiar.uses import METHODS
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.stand_in import StandInSlot
