@@ -202,7 +202,7 @@ class FunctionReading(Uses):
         names = self.roots(node) - {SELF}
         if isinstance(node, ast.Subscript):
             names = self._but_plain(names)
-        self.reading.change(name for name in names if not self.keeps(node, name, called))
+        self.reading.change([name for name in names if not self.keeps(node, name, called)], perhaps=True)
 
     def _note_call(self, node: ast.Call) -> None:
         """What a call changes by its name, and what it is given."""

@@ -37,7 +37,7 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
     """The places that a stranger's handler changes when it is called."""
     if isinstance(handle, MethodType):
         kinds = type(handle.__self__).__mro__[:-1]
-        own = {name for kind in kinds if sources.is_authors(kind) for name in vars(kind)} - BUILDING
+        own = sources.methods_of(filter(sources.is_authors, kinds)) - BUILDING
         return list(FollowedMethods(handle.__self__, kinds).of({handle.__name__, *own}).places.values())
     reading = FollowedMethods(None, [])
     reading.use("", handle)
@@ -90,8 +90,8 @@ class FollowedMethods:
             self.change([ANYTHING], rebound=True)
             self.effects.read.add(ANYTHING)
 
-    def change(self, names: Iterable[str], *, rebound: bool = False) -> None:
-        """Something is changed; in place, unless it is `rebound`."""
+    def change(self, names: Iterable[str], *, rebound: bool = False, perhaps: bool = False) -> None:
+        """Something is changed; in place, unless it is `rebound`. perhaps: nothing says so, nor that it stays as it is."""
         for name in names:
             value = self.value(name)
             if name == ARGUMENT:
@@ -99,7 +99,8 @@ class FollowedMethods:
             elif rebound or value is MISSING or values.may_change(value):
                 self.effects.changed.add(ANYTHING if name == SELF else name)
                 self.effects.changed |= set() if value is MISSING else values.things_in(value)
-                self._keep_place(name)
+                if not perhaps:
+                    self._keep_place(name)
 
     def _keep_place(self, name: str) -> None:
         module, _, variable = name.rpartition(".")
@@ -117,7 +118,7 @@ class FollowedMethods:
         self.use(name, self.value(name))
 
     def use(self, name: str, value: Any) -> None:
-        """What is kept under a name is used: an author's functions are followed, and an author's objects may change themselves."""
+        """What is kept under a name is used: an author's functions are followed, an author's objects may change themselves."""
         if value is MISSING:
             return
         self.effects.read |= values.things_in(value)
@@ -183,6 +184,6 @@ def effects_in(value: Any, known: dict[int, Effects]) -> Effects:
         return Effects()
     if id(value) not in known:
         known[id(value)] = Effects()  # until more is known: it may lead to itself
-        names = {name for kind in kinds for name in vars(kind)} - BUILDING
+        names = sources.methods_of(kinds) - BUILDING
         known[id(value)] = FollowedMethods(value, kinds, known).of(names)
     return known[id(value)]

@@ -5,26 +5,19 @@ What a call has left there when it fails is in nobody's answer: its second try i
 
 from __future__ import annotations
 
-import operator
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import chain
-from types import FunctionType, MethodType
+from types import MethodType
 from typing import Any
 
-from slotwise.worker.copies import ATOMS
+from slotwise.worker.familiar.contents import CONTAINERS, MOST_ENTRIES, differ, filled, kept_of, listed
 from slotwise.worker.familiar.handed_on import changed_by
-from slotwise.worker.familiar.sources import is_authors, outer_values
-from slotwise.worker.familiar.values import attributes, shown
+from slotwise.worker.familiar.values import attributes
 
-CONTAINERS = (list, dict, set, deque, bytearray, defaultdict, OrderedDict, Counter)
-MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
-ENTRY_BYTES = 256  # of an array that count as one
+LOOKED_INTO = (*CONTAINERS, defaultdict, OrderedDict, Counter)
 OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 MOST_LOOKS = 4  # at a handler's source
-WEIGHTS = ("_parameters", "_buffers", "_modules")  # of torch's modules
 MISSING = object()
 
 
@@ -61,8 +54,8 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
                 del of[name]
             of |= values
         for value, found in parts:
-            if _differ(found, value):
-                _filled(value, found)
+            if differ(found, listed(value)):
+                filled(value, found)
         raise
 
 
@@ -73,12 +66,12 @@ def as_before(places: Iterable[tuple[Any, str]]) -> Iterator[None]:
     So is all that is in them, but what is large, or of a library's class: that stays as it was left.
     """
     before = [(holder, name, attributes(holder).get(name, MISSING)) for holder, name in places]
-    contents = [put_back for _, _, value in before for put_back in _contents(value)]
+    contents = [kept for _, _, value in before for kept in kept_of(value)]
     try:
         yield
     except BaseException:
-        for put_back in contents:
-            put_back()
+        for kept in contents:
+            kept.put_back()
         for holder, name, value in before:
             if value is not MISSING:
                 setattr(holder, name, value)
@@ -114,79 +107,12 @@ def watched(of: dict[str, Any], changed: set[str]) -> Iterator[None]:
     finally:
         for name in {*before, *of} - OURS:
             value = of.get(name, MISSING)
-            if value is not before.get(name, MISSING) or (name in parts and _differ(parts[name], value)):
+            if value is not before.get(name, MISSING) or (name in parts and differ(parts[name], listed(value))):
                 changed.add(name)
-
-
-def _contents(value: Any) -> list[Callable[[], None]]:
-    """What puts back the contents of all that is reached from a value; [] where that is too much."""
-    seen, left, found, waiting = set[int](), MOST_ENTRIES, list[Callable[[], None]](), [value]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or type(one) in ATOMS:
-            continue
-        seen.add(id(one))
-        parts, size, put_back = _inner(one)
-        left -= 1 + size
-        if left < 0:
-            return []
-        waiting += parts
-        found += [put_back] if put_back else []
-    return found
-
-
-def _inner(one: Any) -> tuple[list[Any], int, Callable[[], None] | None]:
-    """What a value leads to, how large that is, and what puts back its contents."""
-    if type(one) in CONTAINERS:
-        parts = _listed(one)
-        return [*chain.from_iterable(parts)], len(one), partial(_filled, one, parts)
-    if type(one) in (tuple, frozenset):
-        return [*one], len(one), None
-    if isinstance(one, MethodType):
-        return [one.__self__], 1, None
-    if isinstance(one, partial):
-        return [one.func, *one.args, *one.keywords.values()], 1, None
-    if isinstance(one, FunctionType) and is_authors(one):
-        return [value for name, value in outer_values(one).items() if name in one.__code__.co_freevars], 1, None
-    if (show := shown(one)) is not None:
-        kept = show.copy() if show.nbytes <= MOST_ENTRIES * ENTRY_BYTES else show
-        return [], show.nbytes // ENTRY_BYTES, partial(_shown_again, one, kept)
-    inner = attributes(one) if is_authors(type(one)) else {}
-    parts = [value for name, value in inner.items() if name not in WEIGHTS]
-    return parts, len(inner), partial(_filled, inner, _listed(inner)) if inner else None
-
-
-def _shown_again(one: Any, kept: Any) -> None:
-    """Have an array show these numbers again, where it still has their shape."""
-    if (now := shown(one)) is not None and now.shape == kept.shape:
-        now[...] = kept
 
 
 def _parts(value: Any) -> list[list[Any]] | None:
     """What is in a container, of a dict its keys and values; None where that is not looked into."""
-    if type(value) not in CONTAINERS or len(value) > MOST_ENTRIES:
+    if type(value) not in LOOKED_INTO or len(value) > MOST_ENTRIES:
         return None
-    return _listed(value)
-
-
-def _listed(value: Any) -> list[list[Any]]:
-    return [list(value), list(value.values())] if isinstance(value, dict) else [list(value)]
-
-
-def _differ(before: list[list[Any]], value: Any) -> bool:
-    """Whether a container has other parts than before."""
-    now = _listed(value)
-    return len(now[0]) != len(before[0]) or not all(all(map(operator.is_, *pair)) for pair in zip(before, now, strict=True))
-
-
-def _filled(value: Any, parts: list[list[Any]]) -> None:
-    """Have it hold these again."""
-    if type(value) is bytearray:  # in its place: others may show its memory
-        value[:] = bytes(parts[0])
-        return
-    value.clear()
-    if isinstance(value, dict):
-        for key, one in zip(*parts, strict=True):
-            value[key] = one
-    else:
-        (value.update if type(value) is set else value.extend)(*parts)
+    return listed(value)

@@ -6,7 +6,7 @@ import ast
 import functools
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property, partial, partialmethod
 from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -45,6 +45,19 @@ def functions_in(member: Any) -> Iterator[FunctionType]:
         inner = getattr(part, "__wrapped__", None)
         if inner is not None or isinstance(part, partial | partialmethod):
             yield from functions_in(part if inner is None else inner)
+
+
+def methods_of(kinds: Iterable[type]) -> set[str]:
+    """The names of these classes' methods, without those that `dataclass` has written, which have no source."""
+    return {name for kind in kinds for name, member in vars(kind).items() if not _is_written(kind, name, member)}
+
+
+def _is_written(kind: type, name: str, member: Any) -> bool:
+    if "__dataclass_fields__" not in vars(kind) or not name.startswith("__"):
+        return False
+    return all(
+        function.__code__.co_filename == "<string>" or function.__module__ == "reprlib" for function in functions_in(member)
+    )
 
 
 class FunctionSource:

@@ -31,6 +31,8 @@ class OwnMetrics(StandInMetrics):
 class ThreadsContext(StandInContext):
     """Speaks in each thread of other requests: a `preprocess` that never ends may run beside all others."""
 
+    AUTHORS_SET_IT = True  # contents.py looks into it
+
     def __init__(self, *given: Any) -> None:
         self._now = threading.local()
         super().__init__(*given)

@@ -19,6 +19,7 @@ from typing import Any
 from slotwise.worker.decoding.decoders import Decoders
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
+from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.familiar.own_state import as_before, undone, watched
 from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
 from slotwise.worker.familiar.uses import METHODS
@@ -110,6 +111,7 @@ class TorchServeHandler(BatchHandler):
         self.initialize(self.context)
         vars(self).setdefault("model", settings.model)  # what is only looked up later would look as if it was set then
         self._effects = effects_of(self, TorchServeHandler)
+        self._looking = Looking(self, [kind for kind in type(self).__mro__ if kind not in TorchServeHandler.__mro__])
         self._apart = set[str]()
         self._run_apart(handed_on(self._effects))
         return self.inference
@@ -198,7 +200,7 @@ class TorchServeHandler(BatchHandler):
         at = METHODS[0]
         changed = [place for effects in self._effects.values() for place in effects.places.values()]
         try:
-            with as_before(changed), undone([vars(self)]):
+            with as_before(changed), undone([vars(self)]), self._looking.kept(self._apart):
                 row = self._preprocessed_aside(request)
                 at = METHODS[1]
                 outputs = self._inferred([row], [request.headers])
@@ -240,11 +242,13 @@ class TorchServeHandler(BatchHandler):
             yield
             return
         known, changed = self._effects[method].changed, set[str]()
-        with as_before(self._effects[method].places.values()), undone([vars(self)]):
+        places, had = self._effects[method].places.values(), set(vars(self))
+        with as_before(places), undone([vars(self)]), self._looking.at(method) as seen:
             with watched(vars(self), changed):
                 yield
-            if method != METHODS[-1] and changed - known:
-                raise LeavesSomething(changed - known)
+            made = {name for name in vars(self).keys() - had if isinstance(getattr(type(self), name, None), cached_property)}
+            if method != METHODS[-1] and (left := (changed | seen()) - known - made):
+                raise LeavesSomething(left)
 
     def _run_apart(self, names: set[str]) -> None:
         """From now on each request goes through all methods before the next one does: of these names one leaves something."""

@@ -37,7 +37,7 @@ class Follower(Protocol):
     effects: Effects
     passed_on: set[str]
 
-    def change(self, names: Iterable[str], *, rebound: bool = False) -> None:
+    def change(self, names: Iterable[str], *, rebound: bool = False, perhaps: bool = False) -> None:
         """These are changed."""
 
     def read(self, name: str) -> None:

@@ -30,6 +30,7 @@ CONTAINERS = (list, dict, set, tuple, frozenset, deque)
 TRUSTED = ("transformers", "tokenizers", "sentencepiece")  # packages whose objects keep no request's data
 TRUSTED_NAMES = {"lock", "RLock", "_Environ", "Module"}
 OURS = ("slotwise.worker.guard.stand_in", "slotwise.worker.familiar.threads_context")  # what is on the context is theirs
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_modules")  # of torch's modules
 MOST = 20_000  # things that are looked at, but for numbers and texts
 Kind = Literal["fixed", "plain", "nested", "numbers", "trusted", "own", "other"]  # "own" is ours, too
 
@@ -86,9 +87,8 @@ def _inner(one: Any) -> list[Any]:
         return [one.__self__] if not isinstance(one.__self__, ModuleType) else []
     if isinstance(one, FunctionType) and is_authors(one):
         return [value for name, value in outer_values(one).items() if name in one.__code__.co_freevars]
-    if hasattr(one, "_forward_hooks") and hasattr(one, "modules"):  # one of torch's modules
-        hooks = [vars(one).get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")]
-        return [*hooks, *(vars(one).get("_modules") or {}).values()]
+    if hasattr(one, "_forward_hooks") and hasattr(one, "_modules"):
+        return [part for name in HOOKS for part in (vars(one).get(name) or {}).values()]
     if type(one).__module__ in OURS or type(one).__name__ in ("SimpleNamespace", "UserDict", "UserList"):
         return list(attributes(one).values())
     return []
