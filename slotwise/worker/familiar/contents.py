@@ -35,7 +35,7 @@ Parts = list[list[Any]]
 
 
 @dataclass
-class Kept:
+class KeptParts:
     """What is in one object. look: what is in it now; fill: has it hold this again, where that can be done."""
 
     before: Parts
@@ -52,10 +52,10 @@ class Kept:
             self.fill(self.before)
 
 
-def kept_of(value: Any, seen: set[int] | None = None) -> list[Kept]:
+def kept_of(value: Any, seen: set[int] | None = None) -> list[KeptParts]:
     """All that is reached from a value; without what is too large, and what that leads to. seen: ids, of what is left out."""
     seen = set() if seen is None else seen
-    left, found, waiting = MOST_ENTRIES, list[Kept](), [value]
+    left, found, waiting = MOST_ENTRIES, list[KeptParts](), [value]
     while waiting:
         one = waiting.pop()
         if type(one) in ATOMS or id(one) in seen:
@@ -110,7 +110,7 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and type(one) in ATOMS and one == other)
 
 
-def _inner(one: Any, most: int) -> tuple[list[Any], int, Kept | None]:
+def _inner(one: Any, most: int) -> tuple[list[Any], int, KeptParts | None]:
     """What a value leads to, how large that is, and what is in it. most: what is larger is not copied."""
     if isinstance(one, CONTAINERS):
         if len(one) > most:
@@ -118,7 +118,7 @@ def _inner(one: Any, most: int) -> tuple[list[Any], int, Kept | None]:
         parts = listed(one)
         own = named(one) if is_authors(type(one)) else {}
         inner = [] if isinstance(one, bytearray) else [*chain.from_iterable(parts)]
-        return [*inner, *own.values()], len(one), Kept(parts, partial(listed, one), partial(filled, one))
+        return [*inner, *own.values()], len(one), KeptParts(parts, partial(listed, one), partial(filled, one))
     if isinstance(one, tuple | frozenset):
         return [*one], len(one), None
     if isinstance(one, MethodType | BuiltinMethodType):
@@ -127,9 +127,13 @@ def _inner(one: Any, most: int) -> tuple[list[Any], int, Kept | None]:
         return [one.func, *one.args, *one.keywords.values()], 1, None
     if type(one).__name__ == "_lru_cache_wrapper":
         parts = _cached(one)
-        return parts[0], len(parts[0]), Kept(parts, partial(_cached, one), lambda _: one.cache_clear())
+        return parts[0], len(parts[0]), KeptParts(parts, partial(_cached, one), lambda _: one.cache_clear())
     if type(one) in (BytesIO, StringIO):
-        return [], len(one.getvalue()) // ENTRY_BYTES, Kept(_of_text(one), partial(_of_text, one), partial(_fill_text, one))
+        return (
+            [],
+            len(one.getvalue()) // ENTRY_BYTES,
+            KeptParts(_of_text(one), partial(_of_text, one), partial(_fill_text, one)),
+        )
     if isinstance(one, FunctionType):
         return _of_function(one) if is_authors(one) else ([], 1, None)
     if isinstance(one, CellType):
@@ -141,14 +145,14 @@ def _inner(one: Any, most: int) -> tuple[list[Any], int, Kept | None]:
         return (
             [],
             show.nbytes // ENTRY_BYTES,
-            Kept([[show.tobytes()]], partial(_memory, one), lambda _: _shown_again(one, kept)),
+            KeptParts([[show.tobytes()]], partial(_memory, one), lambda _: _shown_again(one, kept)),
         )
     if isinstance(one, type):
         return _of_class(one) if is_authors(one) else ([], 1, None)
     return _of_object(one)
 
 
-def _of_object(one: Any) -> tuple[list[Any], int, Kept | None]:
+def _of_object(one: Any) -> tuple[list[Any], int, KeptParts | None]:
     module = attributes(one)
     hooks = [part for name in HOOKS if isinstance(of := module.get(name), dict) for part in of.values()]
     own = is_authors(type(one)) or type(one) in KNOWN or vars(type(one)).get("AUTHORS_SET_IT", False)
@@ -158,19 +162,19 @@ def _of_object(one: Any) -> tuple[list[Any], int, Kept | None]:
     return [*(parts if own else []), *hooks, *([type(one)] if is_authors(type(one)) else [])], size, kept
 
 
-def _of_class(one: type) -> tuple[list[Any], int, Kept | None]:
+def _of_class(one: type) -> tuple[list[Any], int, KeptParts | None]:
     parts, size, kept = _of_look(partial(_variables, one), partial(_fill_class, one))
     return [*parts, *chain.from_iterable(map(functions_in, parts))], size, kept
 
 
-def _of_function(one: FunctionType) -> tuple[list[Any], int, Kept | None]:
+def _of_function(one: FunctionType) -> tuple[list[Any], int, KeptParts | None]:
     inner = [*(one.__closure__ or ()), *(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values(), one.__dict__]
     return inner, len(inner), None
 
 
-def _of_look(look: Callable[[], Parts], fill: Callable[[Parts], None] | None) -> tuple[list[Any], int, Kept | None]:
+def _of_look(look: Callable[[], Parts], fill: Callable[[Parts], None] | None) -> tuple[list[Any], int, KeptParts | None]:
     parts = look()
-    return [*chain.from_iterable(parts)], len(parts[-1]), Kept(parts, look, fill)
+    return [*chain.from_iterable(parts)], len(parts[-1]), KeptParts(parts, look, fill)
 
 
 def _slots(one: Any) -> dict[str, MemberDescriptorType]:

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
-from slotwise.worker.familiar.contents import MISSING, MOST_ENTRIES, Kept, kept_of
+from slotwise.worker.familiar.contents import MISSING, MOST_ENTRIES, KeptParts, kept_of
 from slotwise.worker.familiar.sources import is_authors
 from slotwise.worker.familiar.uses import ANYTHING
 
@@ -30,7 +30,7 @@ class Look:
 
     def __init__(self, holders: Sequence[tuple[Any, str]], besides: Sequence[Any], names: Container[str] | None) -> None:
         self.before = [(holder, prefix, _variables(holder, prefix, names)) for holder, prefix in holders]
-        self.kept = dict[str, list[Kept]]()
+        self.kept = dict[str, list[KeptParts]]()
         left, apart = MOST_IN_ALL, set(map(id, besides))
         seen = set(apart)  # by any variable: what two of them lead to is the first one's
         for _, prefix, values in self.before:
@@ -146,7 +146,7 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is type(other) and type(one) in ATOMS and one == other)
 
 
-def _differs(kept: Kept) -> bool:
+def _differs(kept: KeptParts) -> bool:
     try:
         return kept.differs()
     except Exception:  # others change it meanwhile, or the author's own object answers with anything
