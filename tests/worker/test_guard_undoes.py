@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, UserDict, defaultdict
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,20 @@ class Ordered(ListInADict):
         return OrderedDict(names=[])
 
 
+class AUserDict(ListInADict):
+    def prepared(self) -> Any:
+        return UserDict(names=[])
+
+
+class Named(dict[str, Any]):
+    pass
+
+
+class ADictOfItsOwn(ListInADict):
+    def prepared(self) -> Any:
+        return Named(names=[])
+
+
 class AnArray(Stranger):
     def prepared(self) -> Any:
         return [0, np.zeros(16, "U8")]
@@ -118,6 +134,49 @@ class AnObject(Stranger):
         return list(taken)
 
 
+@dataclass(slots=True)
+class Slots:
+    names: list[str] = field(default_factory=list)
+
+
+class InSlots(Stranger):
+    def prepared(self) -> Any:
+        return Slots()
+
+    def add(self, name: str) -> None:
+        self.made.names.append(name)
+
+    def taken(self) -> list[str]:
+        taken, self.made.names = self.made.names, []
+        return list(taken)
+
+
+class ANamespace(InSlots):
+    def prepared(self) -> Any:
+        return SimpleNamespace(names=[])
+
+
+@dataclass(frozen=True)
+class Frozen:
+    name: str = ""
+
+    def add(self, name: str) -> None:
+        object.__setattr__(self, "name", f"{self.name} {name}")
+
+
+class InWhatIsFrozen(Stranger):
+    def prepared(self) -> Any:
+        return Frozen()
+
+    def add(self, name: str) -> None:
+        self.made.add(name)
+
+    def taken(self) -> list[str]:
+        taken = self.made.name.split()
+        object.__setattr__(self.made, "name", "")
+        return list(taken)
+
+
 class TheContext(Stranger):
     def add(self, name: str) -> None:
         self.context.names = [*getattr(self.context, "names", []), name]
@@ -136,7 +195,7 @@ class FirstNone(Stranger):
         return taken
 
 
-@pytest.mark.parametrize("kind", Stranger.__subclasses__() + ListInADict.__subclasses__())
+@pytest.mark.parametrize("kind", [*Stranger.__subclasses__(), *ListInADict.__subclasses__(), *InSlots.__subclasses__()])
 def test_what_a_failed_call_has_left_is_in_no_answer(kind: type[Stranger]) -> None:
     guarded = guard(kind().handle)
     for bodies in ([b"a", b"b", b"bad", b"c"], [b"bad"], [b"d"], [b"bad", b"e"], [b"same", b"f"], [b"g", b"h"]):

@@ -243,6 +243,16 @@ def _fill_text(one: Any, parts: Parts) -> None:
     one.seek(at)
 
 
+def put(holder: Any, name: str, value: Any) -> None:
+    """Have an object, a class or a module have this again, or not have it, past what its class makes of that."""
+    if isinstance(holder, type):
+        type.__delattr__(holder, name) if value is MISSING else type.__setattr__(holder, name, value)
+    elif value is MISSING:
+        del vars(holder)[name]
+    else:
+        vars(holder)[name] = value
+
+
 def _cell(cell: CellType) -> Parts:
     try:
         return [[cell.cell_contents]]

@@ -8,11 +8,11 @@ from __future__ import annotations
 import ast
 import builtins
 from collections.abc import Iterator, Sequence
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from slotwise.worker.familiar import sources, telling_names, values
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, PROCESS_WIDE, SELF, Follower, Uses
+from slotwise.worker.familiar import process_wide, sources, telling_names, values
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, SELF, Follower, Uses
 
 
 class FunctionReading(Uses):
@@ -41,6 +41,8 @@ class FunctionReading(Uses):
         for name, value in zip(given[len(given) - len(defaults) :], defaults, strict=False):
             if values.may_change(value):
                 self.known.setdefault(name, set()).add(f"{self.module}.{function.__qualname__}.{name}")
+                holder = SimpleNamespace(defaults=defaults)
+                self.reading.effects.places[id(function), "defaults"] = holder, "defaults"
                 yield name
 
     def note(self) -> None:
@@ -57,8 +59,6 @@ class FunctionReading(Uses):
                     self._note_stored(node)
             elif isinstance(node, ast.AugAssign):
                 self.reading.change(self.roots(node.target))
-                if isinstance(node.target, ast.Attribute) and SELF in self.roots(node.target.value):
-                    self.reading.read(node.target.attr)
         for target, value in self.source.pairs:
             if isinstance(target, ast.Attribute | ast.Subscript) and self.roots(target) - {ARGUMENT}:  # two names for one thing
                 self.reading.change(self.roots(value) - {SELF})
@@ -79,7 +79,7 @@ class FunctionReading(Uses):
             case ast.Call():
                 return self._of_call(node)
             case ast.Subscript(value=value):
-                return self._but_plain(self.roots(value))
+                return self._but_plain(value)
             case ast.Lambda(body=body):
                 return self.roots(body)
             case ast.Starred(value=value) | ast.NamedExpr(value=value) | ast.Await(value=value):
@@ -90,9 +90,9 @@ class FunctionReading(Uses):
                 return set().union(*map(self.roots, parts))
         return set()
 
-    def _but_plain(self, names: set[str]) -> set[str]:
-        """Without those in which everything is fixed."""
-        return {name for name in names if name in (SELF, ARGUMENT, ANYTHING) or self._kind(name) not in ("plain", "fixed")}
+    def _but_plain(self, node: ast.AST) -> set[str]:
+        """What a part of this expression is a part of: of nothing, where all in it is fixed."""
+        return {name for name in self.roots(node) if name == SELF or self.kind(node, name) not in ("plain", "fixed")}
 
     def _of_call(self, node: ast.Call) -> set[str]:
         """What a call gives, or something in it, where that is not new."""
@@ -116,19 +116,22 @@ class FunctionReading(Uses):
                 and {"__new__", "__call__"} & {*vars(type(function)), *vars(function)}
             ):
                 return {self._outer_name(func.id)}
+            if type(function).__name__ == values.CACHED:
+                return {self._outer_name(func.id)}
             if func.id in telling_names.SHOW_PARTS:
-                return (given if len(node.args) > 1 and func.id in ("max", "min") else self._but_plain(given)) - {SELF}
+                several = len(node.args) > 1 and func.id in ("max", "min")
+                return (given if several else set().union(*map(self._but_plain, node.args))) - {SELF}
         elif isinstance(func, ast.Attribute):
             of = self.roots(func.value)
             if SELF in of or sources.is_super(func.value):
-                found = self.reading.returned(self.reading.methods(func.attr), SELF)
+                found = self.reading.returned(self.reading.methods(func.attr), self.reading.first_of(func.attr))
                 return (found | given if ARGUMENT in found else found) - {SELF, ARGUMENT}
             if not self._is_module(func.value):
-                own = {name for name in of if self._kind(name) == "own"}
+                own = {name for name in of if self.kind(func.value, name) == "own"}
                 given_out = {name for name in own if self.reading.gives_of_itself(name, func.attr)}
                 if func.attr == "copy":  # whose parts are the same
-                    return given_out | {name for name in of - own if self._kind(name) in ("nested", "other")}
-                return given_out | (self._but_plain(of - own) if func.attr in telling_names.GIVE_PARTS else set())
+                    return given_out | {name for name in of - own if self.kind(func.value, name) in ("nested", "other")}
+                return given_out | (self._but_plain(func.value) - own if func.attr in telling_names.GIVE_PARTS else set())
         return set()
 
     def _of_attribute(self, value: ast.AST, attr: str) -> set[str]:
@@ -200,8 +203,6 @@ class FunctionReading(Uses):
         if of_another and isinstance(around, ast.Call) and around.func is node:
             return  # what that is a method of was looked at
         names = self.roots(node) - {SELF}
-        if isinstance(node, ast.Subscript):
-            names = self._but_plain(names)
         self.reading.change([name for name in names if not self.keeps(node, name, called)], perhaps=True)
 
     def _note_call(self, node: ast.Call) -> None:
@@ -215,8 +216,8 @@ class FunctionReading(Uses):
             if SELF in of and any(True for _ in self.reading.methods(called)):
                 of = of - {SELF}
             self.reading.change(of, rebound=True)
-        if called in telling_names.PROCESS or (called == "open" and _writes(node)):
-            self.reading.change([PROCESS_WIDE], rebound=True)
+        if shared := process_wide.together(node, called, self._value, self._given):
+            self.reading.effects.changed.add(shared)
         if called in ("globals", "locals", "vars") and (called != "vars" or not given):
             self.reading.change([ANYTHING], rebound=True)
         if called in ("setattr", "delattr", "getattr") and given and SELF in self.roots(given[0]):
@@ -230,8 +231,11 @@ class FunctionReading(Uses):
         self.reading.change(set().union(*(self.roots(one.value) for one in node.keywords if one.arg == "out")))
         passed = set().union(*map(self.roots, given))
         if SELF in passed and called not in telling_names.HARMLESS:
+            first = self.outer.get(func.id) if isinstance(func, ast.Name) and func.id not in self.own else None
             if self._is_of_a_base(func):
                 self.reading.read(called)
+            elif isinstance(first, FunctionType) and sources.is_authors(first) and self._is_first(given):
+                self.reading.follow(first, SELF)
             else:
                 self.reading.change([ANYTHING], rebound=True)
                 self.reading.effects.read.add(ANYTHING)
@@ -250,6 +254,25 @@ class FunctionReading(Uses):
             or (func.id not in self.outer and not hasattr(builtins, func.id))
         )
 
+    def _is_first(self, given: Sequence[ast.AST]) -> bool:
+        """Whether the object itself is given at first, and nowhere else."""
+        here = [SELF in self.roots(one) for one in given]
+        return here[0] and not any(here[1:])
+
+    def _value(self, node: ast.AST) -> Any:
+        """What an attribute of the object, or a variable from outside, is now; None of anything else."""
+        match node:
+            case ast.Attribute(value=value, attr=attr) if SELF in self.roots(value):
+                return self.reading.value(attr)
+            case ast.Name(id=name) if name not in self.own:
+                return self.outer.get(name)
+        return None
+
+    def _given(self, name: str) -> list[ast.AST]:
+        """What a local name is set to; None where that is not seen."""
+        found = [value for target, value in self.source.pairs if name in sources.names_in(target)]
+        return found or ([ast.Constant(None)] if name in self.own else [])
+
     def _is_of_a_base(self, func: ast.AST) -> bool:
         """Whether this is `Base.method`, which is given self."""
         base = self.outer.get(func.value.id) if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) else None
@@ -264,9 +287,3 @@ def _is_data(kept: Any) -> bool:
 def _text(nodes: Sequence[ast.AST]) -> str:
     """The name that stands there; "" where it is made."""
     return next((str(one.value) for one in nodes if isinstance(one, ast.Constant)), "")
-
-
-def _writes(node: ast.Call) -> bool:
-    """Whether this call of `open` may write."""
-    modes = [*node.args[1:2], *(one.value for one in node.keywords if one.arg == "mode")]
-    return any(not isinstance(one, ast.Constant) or set("wax+") & set(str(one.value)) for one in modes)

@@ -15,9 +15,9 @@ from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
-from slotwise.worker.familiar import sources, values
+from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, PROCESS_WIDE, SELF, Effects
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, SELF, Effects
 
 logger = logging.getLogger(__name__)
 
@@ -27,9 +27,13 @@ BUILDING = frozenset(("__init__", "__new__", "__post_init__", "__setstate__", "i
 def effects_of(handler: Any, ours: type) -> dict[str, Effects]:
     """For each of METHODS, what it does and all of its author's that it calls. ours: the handler's class that is ours."""
     kinds = [kind for kind in type(handler).__mro__ if kind not in ours.__mro__]
-    found = {method: FollowedMethods(handler, kinds).of([method]) for method in METHODS}
-    for effects in found.values():
-        effects.read.add(PROCESS_WIDE)
+    found = dict[str, Effects]()
+    for method in METHODS:
+        try:
+            found[method] = FollowedMethods(handler, kinds).of([method])
+        except Exception as error:  # an author's object may answer with anything
+            logger.info("%s cannot be read: %r", method, error)
+            found[method] = Effects({ANYTHING}, {ANYTHING})
     return found
 
 
@@ -46,7 +50,7 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
 
 def handed_on(effects: dict[str, Effects]) -> set[str]:
     """What a method changes that a later one reads; where that has several names, all that such a method changes."""
-    found = set[str]()
+    found = {name for one in effects.values() for name in one.changed & process_wide.TOGETHER}
     for i, first in enumerate(METHODS):
         for later in METHODS[i + 1 :]:
             changed, read = effects[first].changed, effects[later].read
@@ -68,7 +72,7 @@ class FollowedMethods:
         """The effects of these methods."""
         for name in names:
             for function in self.methods(name):
-                self.follow(function, SELF)
+                self.follow(function, self.first_of(name))
         if self.changes_arguments:
             self.change(self.passed_on)
         return self.effects
@@ -77,6 +81,11 @@ class FollowedMethods:
         """Those of this name in all of the classes: one may call that of its base."""
         for kind in self.kinds:
             yield from sources.functions_in(vars(kind).get(name))
+
+    def first_of(self, name: str) -> str:
+        """What the first parameter of the methods of this name is."""
+        found = [vars(kind)[name] for kind in self.kinds if name in vars(kind)]
+        return ARGUMENT if found and all(isinstance(one, staticmethod) for one in found) else SELF
 
     def follow(self, function: FunctionType, first: str) -> None:
         """Add what it does. first: what its first parameter is."""
@@ -114,7 +123,7 @@ class FollowedMethods:
         """An attribute is read, which may be a method, and what is kept there may change by being used."""
         self.effects.read.add(name)
         for function in self.methods(name):
-            self.follow(function, SELF)
+            self.follow(function, self.first_of(name))
         self.use(name, self.value(name))
 
     def use(self, name: str, value: Any) -> None:

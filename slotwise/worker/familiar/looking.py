@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
-from slotwise.worker.familiar.contents import MISSING, MOST_ENTRIES, KeptParts, kept_of
+from slotwise.worker.familiar.contents import MISSING, MOST_ENTRIES, KeptParts, kept_of, put
 from slotwise.worker.familiar.sources import is_authors
 from slotwise.worker.familiar.uses import ANYTHING
 
@@ -61,7 +61,7 @@ class Look:
             for name in {*now, *values}:
                 if not _same(now.get(name, MISSING), value := values.get(name, MISSING)):
                     with suppress(Exception):
-                        _set(holder, name, value)
+                        put(holder, name, value)
 
 
 class Looking:
@@ -131,15 +131,6 @@ def _variables(holder: Any, prefix: str, names: Container[str] | None) -> dict[s
         if name not in OURS and not name.startswith("__") and not isinstance(value, ModuleType)
         if names is None or prefix + name in names
     }
-
-
-def _set(holder: Any, name: str, value: Any) -> None:
-    if isinstance(holder, type):
-        type.__delattr__(holder, name) if value is MISSING else type.__setattr__(holder, name, value)
-    elif value is MISSING:
-        del vars(holder)[name]
-    else:
-        vars(holder)[name] = value
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from slotwise.worker.familiar.contents import CONTAINERS, MOST_ENTRIES, differ, filled, kept_of, listed
+from slotwise.worker.familiar.contents import CONTAINERS, MISSING, MOST_ENTRIES, differ, filled, kept_of, listed, put
 from slotwise.worker.familiar.handed_on import changed_by
 from slotwise.worker.familiar.values import attributes
 
 LOOKED_INTO = (*CONTAINERS, defaultdict, OrderedDict, Counter)
 OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 MOST_LOOKS = 4  # at a handler's source
-MISSING = object()
 
 
 def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
@@ -73,10 +72,8 @@ def as_before(places: Iterable[tuple[Any, str]]) -> Iterator[None]:
         for kept in contents:
             kept.put_back()
         for holder, name, value in before:
-            if value is not MISSING:
-                setattr(holder, name, value)
-            elif name in attributes(holder):
-                delattr(holder, name)
+            if attributes(holder).get(name, MISSING) is not value:
+                put(holder, name, value)
         raise
 
 

@@ -27,7 +27,10 @@ def is_authors(thing: Any) -> bool:
     """Whether this is a function, a class or a module, no library's, and not ours."""
     if isinstance(thing, ModuleType):
         return _is_authors_module(thing.__name__)
-    return isinstance(thing, type | FunctionType) and _is_authors_module(thing.__module__ or "")
+    try:
+        return isinstance(thing, type | FunctionType) and _is_authors_module(thing.__module__ or "")
+    except Exception:  # a class may answer with anything
+        return False
 
 
 def functions_in(member: Any) -> Iterator[FunctionType]:
@@ -40,7 +43,8 @@ def functions_in(member: Any) -> Iterator[FunctionType]:
     elif isinstance(member, staticmethod | classmethod | MethodType):
         parts = [member.__func__]
     for part in parts:
-        if isinstance(part, FunctionType) and (is_authors(part) or not hasattr(part, "__wrapped__")):
+        wraps = hasattr(part, "__wrapped__")  # the function of a library's decorator says that it is the author's
+        if isinstance(part, FunctionType) and (not wraps or _is_authors_module(part.__globals__.get("__name__", ""))):
             yield part
         inner = getattr(part, "__wrapped__", None)
         if inner is not None or isinstance(part, partial | partialmethod):

@@ -8,8 +8,6 @@ BY_METHOD = """append appendleft add clear discard extend extendleft fill insert
     register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
 BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
     insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
-OF_THE_PROCESS = """putenv chdir seed manual_seed manual_seed_all set_seed setlocale setenv write_text write_bytes imwrite
-    savefig to_csv to_file tofile save savez savez_compressed globals locals"""
 GIVING_PARTS = """get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach to cpu cuda float double
     half bfloat16 long int contiguous view_as expand expand_as permute transpose swapaxes __getitem__"""
 SHOWING_PARTS = "enumerate zip reversed iter next sorted filter type list tuple set max min"
@@ -24,11 +22,11 @@ COUNTING = """mean sum tolist item size dim numel astype copy clone max min argm
 OF_NUMBERS = """where matmul mm bmm dot normalize einsum tensor array stack cat concatenate vstack hstack linear
     cosine_similarity cdist multiply add subtract divide isin allclose equal sum mean"""
 STARTING = "submit map Thread Process partial Timer run apply apply_async call_soon register"
+LOGGING = "debug info warning error exception critical log"
 CHANGING = "add_ set_ train fit partial_fit register enable_ disable_ push reset save load del_ clear_ update_ init_ open close"
 
 MUTATORS = frozenset(BY_METHOD.split())  # methods that change what they are of
 CHANGE_FIRST = frozenset(BY_FUNCTION.split())  # functions that change their first argument
-PROCESS = frozenset(OF_THE_PROCESS.split())  # functions that change what the whole process, or everybody who opens a file, sees
 GIVE_PARTS = frozenset(GIVING_PARTS.split())  # methods that give a part of what they are of, or that itself
 SHOW_PARTS = frozenset(SHOWING_PARTS.split())  # functions that give parts of their arguments, or one of them
 HARMLESS = frozenset(KEEPING_NOTHING.split())  # functions that may be given the handler itself
@@ -36,5 +34,6 @@ COPY = frozenset(COPYING.split())  # functions that give nothing of their argume
 READ = frozenset(READING.split())  # methods of containers that change nothing
 COUNT = frozenset(COUNTING.split())  # methods of arrays and tensors that give new ones, and change nothing
 NUMBERS = frozenset(OF_NUMBERS.split())  # functions of arrays and tensors that give new ones, and change nothing
+LOG = frozenset(LOGGING.split())  # methods that write what they are given
 START = frozenset(STARTING.split())  # functions that call what they are given, at any time
 SETTING = tuple(CHANGING.split())  # how methods of trusted objects begin that change these

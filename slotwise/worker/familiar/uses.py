@@ -13,7 +13,6 @@ from slotwise.worker.familiar import sources, telling_names, values
 
 METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
-PROCESS_WIDE = "process"  # what everybody in the process sees, or who opens a file
 MISSING = object()
 
 
@@ -55,6 +54,9 @@ class Follower(Protocol):
     def gives_of_itself(self, name: str, method: str) -> bool:
         """Whether a method of the object that has this name may give a part of it."""
 
+    def first_of(self, name: str) -> str:
+        """What the first parameter of methods is."""
+
     def returned(self, functions: Iterable[FunctionType], first: str) -> set[str]:
         """What functions return."""
 
@@ -75,18 +77,35 @@ class Uses(ABC):
     def roots(self, node: ast.AST | None) -> set[str]:
         """What an expression is, or is a part of."""
 
-    def _kind(self, name: str) -> values.Kind:
-        value = self.reading.value(name)
-        if value is MISSING and name.startswith(f"{self.module}."):
-            value = self.outer.get(name.rpartition(".")[2], MISSING)
-        return "other" if value is MISSING or name in (ANYTHING, ARGUMENT) else values.kind_of(value)
+    def kind(self, node: ast.AST, name: str) -> values.Kind:
+        """What may happen to what stands there, which is, or is a part of, what has this name."""
+        value = self._at(node)
+        if value is MISSING and name not in (ANYTHING, ARGUMENT):
+            value = self.reading.value(name)
+            if value is MISSING and name.startswith(f"{self.module}."):
+                value = self.outer.get(name.rpartition(".")[2], MISSING)
+        return "other" if value is MISSING else values.kind_of(value)
+
+    def _at(self, node: ast.AST) -> Any:
+        """What stands there now, where that is seen: an attribute, or one of an author's object that is one; else MISSING."""
+        match node:
+            case ast.Name(id=name) if name not in self.own and name not in self.outer:
+                return MISSING
+            case ast.Name(id=name) if name not in self.own:
+                return self.outer[name]
+            case ast.Attribute(value=value, attr=attr) if SELF in self.roots(value):
+                return self.reading.value(attr)
+            case ast.Attribute(value=value, attr=attr):
+                holder = self._at(value)
+                return values.attributes(holder).get(attr, MISSING) if sources.is_authors(type(holder)) else MISSING
+        return MISSING
 
     def _is_module(self, node: ast.AST) -> bool:
         return isinstance(node, ast.Name) and node.id not in self.own and isinstance(self.outer.get(node.id), ModuleType)
 
     def keeps(self, node: ast.AST, name: str, called: bool) -> bool:
         """Whether what has this name stays as it is where the node is used. called: by one of its methods."""
-        kind, around = self._kind(name), self.source.parents.get(node)
+        kind, around = self.kind(node, name), self.source.parents.get(node)
         if kind in ("fixed", "own"):
             return True
         if called:
@@ -107,6 +126,8 @@ class Uses(ABC):
         match around:
             case ast.Call(func=func) if func is node:
                 return kind == "trusted"
+            case ast.Dict():  # {**it}
+                return kind == "plain"
             case ast.Call() | ast.keyword():
                 return self._keeps_argument(around if isinstance(around, ast.Call) else self.source.parents[around], kind)
             case ast.Assign() | ast.AnnAssign() | ast.Return() | ast.Expr() | ast.Yield() | ast.YieldFrom() | ast.Lambda():
@@ -144,4 +165,6 @@ class Uses(ABC):
             return True
         if name in telling_names.CHANGE_FIRST or name in telling_names.START:
             return False
+        if name in telling_names.LOG:
+            return True
         return kind == "plain" or name == "dumps" or (kind == "numbers" and name in telling_names.NUMBERS)

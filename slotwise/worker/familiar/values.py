@@ -27,8 +27,18 @@ FIXED_NAMES = (
     "timedelta",
 )
 CONTAINERS = (list, dict, set, tuple, frozenset, deque)
-TRUSTED = ("transformers", "tokenizers", "sentencepiece")  # packages whose objects keep no request's data
-TRUSTED_NAMES = {"lock", "RLock", "_Environ", "Module"}
+TRUSTED = (
+    "transformers",
+    "tokenizers",
+    "sentencepiece",
+    "sklearn",
+    "xgboost",
+    "lightgbm",
+    "prometheus_client",
+    "opentelemetry",
+)  # packages whose objects keep no request's data
+CACHED = "_lru_cache_wrapper"
+TRUSTED_NAMES = {"lock", "RLock", "_Environ", "Module", "LoggerAdapter", "Executor", CACHED}
 OURS = ("slotwise.worker.guard.stand_in", "slotwise.worker.familiar.threads_context")  # what is on the context is theirs
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_modules")  # of torch's modules
 MOST = 20_000  # things that are looked at, but for numbers and texts

@@ -1,0 +1,73 @@
+"""See in a call's source that it changes what all requests of a process have together: a file of one name, random numbers."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Any
+
+SEED, FILES = "random.seed", "files.of_one_name"
+TOGETHER = frozenset((SEED, FILES))  # each request for itself, whoever reads these
+SEEDS = "seed manual_seed manual_seed_all set_seed seed_everything enable_full_determinism"
+WRITES = """write_bytes write_text imwrite imsave save savez savez_compressed savetxt save_file save_pretrained to_csv
+    to_parquet to_json to_excel tofile copyfile copy move write export touch makedirs urlretrieve writeframes"""
+STARTS = "run call check_call check_output Popen system"
+JOINS = "join Path PurePath str abspath expanduser gettempdir getcwd joinpath with_suffix fspath"
+SEEDING, WRITING = frozenset(SEEDS.split()), frozenset(WRITES.split())
+STARTING, JOINING = frozenset(STARTS.split()), frozenset(JOINS.split())
+
+
+def together(node: ast.Call, called: str, value: Callable[[ast.AST], Any], given: Callable[[str], list[ast.AST]]) -> str:
+    """Which of TOGETHER a call changes; "" of none. value: what an expression is now; given: what a local name is set to."""
+    func = node.func
+    if called in SEEDING:
+        top = func
+        while isinstance(top, ast.Attribute):
+            top = top.value
+        return SEED if isinstance(top, ast.Name) and not given(top.id) else ""
+    if called in STARTING:
+        texts = [part.value for arg in node.args for part in ast.walk(arg) if isinstance(part, ast.Constant)]
+        return FILES if any(isinstance(text, str) and "/tmp/" in text for text in texts) else ""
+    paths = [*node.args[:2], *(one.value for one in node.keywords if one.arg in ("file", "path", "filename", "fname"))]
+    if called in ("write_bytes", "write_text", "open", "touch") and isinstance(func, ast.Attribute):
+        paths = [func.value, *paths]
+    elif called not in WRITING and called != "open":
+        return ""
+    if called == "open" and not any(map(_writes, [*node.args, *(one.value for one in node.keywords)])):
+        return ""
+    return FILES if any(_is_fixed(path, value, given, set()) for path in paths) else ""
+
+
+def _writes(mode: ast.AST) -> bool:
+    text = mode.value if isinstance(mode, ast.Constant) else None
+    return isinstance(text, str) and 0 < len(text) < 4 and set(text) <= set("rwaxbt+") and bool(set(text) & set("wax+"))
+
+
+def _is_fixed(
+    node: ast.AST, value: Callable[[ast.AST], Any], given: Callable[[str], list[ast.AST]], seen: set[str], top: bool = True
+) -> bool:
+    """Whether this is a file's name that is always the same."""
+    match node:
+        case ast.Constant(value=text):
+            return isinstance(text, str | int) and (not top or (isinstance(text, str) and ("/" in text or "." in text)))
+        case ast.Name(id=name) if set_to := given(name):
+            known = name in seen
+            seen.add(name)
+            return known or all(_is_fixed(one, value, given, seen, top) for one in set_to)
+        case ast.JoinedStr(values=parts):
+            return all(_is_fixed(part, value, given, seen, False) for part in parts)
+        case ast.FormattedValue(value=part):
+            return _is_fixed(part, value, given, seen, False)
+        case ast.BinOp(left=one, right=other):
+            return all(_is_fixed(part, value, given, seen, False) for part in (one, other))
+        case ast.Call(func=ast.Attribute(value=of, attr=attr), args=args) if attr in JOINING:
+            paths = (
+                args if isinstance(of, ast.Name | ast.Attribute) and not isinstance(value(of), str | PurePath) else [of, *args]
+            )
+            return all(_is_fixed(part, value, given, seen, False) for part in paths)
+        case ast.Call(func=ast.Name(id=name), args=args) if name in JOINING:
+            return all(_is_fixed(part, value, given, seen, False) for part in args)
+        case ast.Name() | ast.Attribute():
+            return isinstance(value(node), str | PurePath)
+    return False
