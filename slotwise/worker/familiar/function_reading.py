@@ -54,7 +54,8 @@ class FunctionReading(Uses):
             elif isinstance(node, ast.Attribute | ast.Subscript | ast.Name):
                 if isinstance(node.ctx, ast.Load):
                     self._note_read(node)
-                    self._note_use(node)
+                    if not self.reading.told:
+                        self._note_use(node)
                 else:
                     self._note_stored(node)
             elif isinstance(node, ast.AugAssign):

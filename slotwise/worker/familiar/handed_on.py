@@ -42,8 +42,8 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
     if isinstance(handle, MethodType):
         kinds = type(handle.__self__).__mro__[:-1]
         own = sources.methods_of(filter(sources.is_authors, kinds)) - BUILDING
-        return list(FollowedMethods(handle.__self__, kinds).of({handle.__name__, *own}).places.values())
-    reading = FollowedMethods(None, [])
+        return list(FollowedMethods(handle.__self__, kinds, told=True).of({handle.__name__, *own}).places.values())
+    reading = FollowedMethods(None, [], told=True)
     reading.use("", handle)
     return list(reading.of([]).places.values())
 
@@ -60,10 +60,13 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
 
 
 class FollowedMethods:
-    """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's."""
+    """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's.
 
-    def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, Effects] | None = None) -> None:
-        self.owner, self.kinds = owner, kinds
+    told: only what the source says is changed counts, by one name.
+    """
+
+    def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, Effects] | None = None, told: bool = False) -> None:
+        self.owner, self.kinds, self.told = owner, kinds, told
         self.known = {id(owner): Effects()} if known is None else known
         self.effects, self.followed, self.returning = Effects(), set[tuple[FunctionType, str]](), set[FunctionType]()
         self.passed_on, self.changes_arguments = set[str](), False
@@ -107,7 +110,7 @@ class FollowedMethods:
                 self.changes_arguments = True
             elif rebound or value is MISSING or values.may_change(value):
                 self.effects.changed.add(ANYTHING if name == SELF else name)
-                self.effects.changed |= set() if value is MISSING else values.things_in(value)
+                self.effects.changed |= set() if value is MISSING or self.told else values.things_in(value)
                 if not perhaps:
                     self._keep_place(name)
 
@@ -130,7 +133,8 @@ class FollowedMethods:
         """What is kept under a name is used: an author's functions are followed, an author's objects may change themselves."""
         if value is MISSING:
             return
-        self.effects.read |= values.things_in(value)
+        if not self.told:
+            self.effects.read |= values.things_in(value)
         for part in values.reached(value):
             before = len(self.effects.changed)
             for function in (
@@ -140,7 +144,7 @@ class FollowedMethods:
                     self.follow(function, SELF)
                 elif sources.is_authors(function):
                     self.follow(function, ARGUMENT)
-            self._merge(name, part, effects_in(part, self.known))
+            self._merge(name, part, effects_in(part, self.known, self.told))
             if len(self.effects.changed) > before and getattr(part, "__closure__", None):
                 self.change([name], rebound=True)
         if isinstance(value, partial):
@@ -151,7 +155,7 @@ class FollowedMethods:
         self.effects.read |= {one for one in effects.read if "." in one or " " in one}
         self.effects.changed |= {one for one in effects.changed if "." in one or " " in one}
         if effects.changed:
-            self.effects.changed |= {name, *values.things_in(part)}
+            self.effects.changed |= {name} if self.told else {name, *values.things_in(part)}
         self.effects.places |= effects.places
 
     def value(self, name: str) -> Any:
@@ -186,7 +190,7 @@ class FollowedMethods:
         return found
 
 
-def effects_in(value: Any, known: dict[int, Effects]) -> Effects:
+def effects_in(value: Any, known: dict[int, Effects], told: bool = False) -> Effects:
     """What an object of an author's class changes and reads by any of its methods. known: by objects' ids."""
     kinds = [kind for kind in type(value).__mro__ if sources.is_authors(kind)]
     if not kinds:
@@ -194,5 +198,5 @@ def effects_in(value: Any, known: dict[int, Effects]) -> Effects:
     if id(value) not in known:
         known[id(value)] = Effects()  # until more is known: it may lead to itself
         names = sources.methods_of(kinds) - BUILDING
-        known[id(value)] = FollowedMethods(value, kinds, known).of(names)
+        known[id(value)] = FollowedMethods(value, kinds, known, told).of(names)
     return known[id(value)]

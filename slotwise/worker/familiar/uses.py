@@ -29,8 +29,12 @@ class Effects:
 
 
 class Follower(Protocol):
-    """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes."""
+    """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes.
 
+    told: only what the source says is changed counts.
+    """
+
+    told: bool
     owner: Any
     kinds: Sequence[type]
     effects: Effects
