@@ -217,7 +217,7 @@ class FunctionReading(Uses):
             if SELF in of and any(True for _ in self.reading.methods(called)):
                 of = of - {SELF}
             self.reading.change(of, rebound=True)
-        if shared := process_wide.together(node, called, self._value, self._given):
+        if shared := process_wide.together(node, called, self.at, self._given):
             self.reading.effects.changed.add(shared)
         if called in ("globals", "locals", "vars") and (called != "vars" or not given):
             self.reading.change([ANYTHING], rebound=True)
@@ -259,15 +259,6 @@ class FunctionReading(Uses):
         """Whether the object itself is given at first, and nowhere else."""
         here = [SELF in self.roots(one) for one in given]
         return here[0] and not any(here[1:])
-
-    def _value(self, node: ast.AST) -> Any:
-        """What an attribute of the object, or a variable from outside, is now; None of anything else."""
-        match node:
-            case ast.Attribute(value=value, attr=attr) if SELF in self.roots(value):
-                return self.reading.value(attr)
-            case ast.Name(id=name) if name not in self.own:
-                return self.outer.get(name)
-        return None
 
     def _given(self, name: str) -> list[ast.AST]:
         """What a local name is set to; None where that is not seen."""

@@ -83,14 +83,14 @@ class Uses(ABC):
 
     def kind(self, node: ast.AST, name: str) -> values.Kind:
         """What may happen to what stands there, which is, or is a part of, what has this name."""
-        value = self._at(node)
+        value = self.at(node)
         if value is MISSING and name not in (ANYTHING, ARGUMENT):
             value = self.reading.value(name)
             if value is MISSING and name.startswith(f"{self.module}."):
                 value = self.outer.get(name.rpartition(".")[2], MISSING)
         return "other" if value is MISSING else values.kind_of(value)
 
-    def _at(self, node: ast.AST) -> Any:
+    def at(self, node: ast.AST) -> Any:
         """What stands there now, where that is seen: an attribute, or one of an author's object that is one; else MISSING."""
         match node:
             case ast.Name(id=name) if name not in self.own and name not in self.outer:
@@ -100,7 +100,7 @@ class Uses(ABC):
             case ast.Attribute(value=value, attr=attr) if SELF in self.roots(value):
                 return self.reading.value(attr)
             case ast.Attribute(value=value, attr=attr):
-                holder = self._at(value)
+                holder = self.at(value)
                 return values.attributes(holder).get(attr, MISSING) if sources.is_authors(type(holder)) else MISSING
         return MISSING
 
