@@ -18,11 +18,11 @@ from slotwise.worker.familiar import torchserve_handler
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.uses import METHODS, Effects
 from slotwise.worker.padding import KINDS
+from tests.worker.leaving import NOTES, Base, Keeper, as_json
 from tests.worker.toy import ask, begin
 
 torch = pytest.importorskip("torch")
 
-NOTES: list[str] = []
 NOW: ContextVar[str] = ContextVar("NOW")
 STATE = {"name": ""}
 
@@ -33,20 +33,6 @@ def put_into(names: list[str], name: str) -> None:
 
 def first_of(names: list[Any]) -> Any:
     return names[0]
-
-
-class Keeper:
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def note(self, name: str) -> None:
-        self.names.append(name)
-
-    def told(self) -> str:
-        return self.names.pop(0)
-
-    def all(self) -> list[str]:
-        return self.names
 
 
 class Outer:
@@ -64,46 +50,6 @@ class Outer:
 class Fields:
     names: list[str] = field(default_factory=list)
     name: str = ""
-
-
-class Base(TorchServeHandler):
-    """`keep` takes a name when a request is read, `told` gives it when it is answered; how, is each class's."""
-
-    made: Any = None
-    shared: list[str]
-
-    def initialize(self, context: Any) -> None:
-        self.model = lambda x: x
-        self.runs: list[int] = []
-        type(self).shared = []
-        NOTES.clear()
-        self.prepare()
-
-    def prepare(self) -> None:
-        self.made = []
-
-    def keep(self, name: str) -> None:
-        raise NotImplementedError
-
-    def told(self) -> str:
-        raise NotImplementedError
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        if data[0]["body"] == "early":
-            raise ValueError
-        self.keep(data[0]["body"])
-        if data[0]["body"] == "bad":
-            raise ValueError
-        return np.array([[float(len(row["body"]))] for row in data])
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        self.runs.append(len(data))
-        if (data == 5).any():
-            raise RuntimeError
-        return self.model(data)
-
-    def postprocess(self, data: Any) -> Any:
-        return [[self.told(), float(data[0][0])]]
 
 
 class NestedList(Base):
@@ -498,11 +444,8 @@ class NoSource(Base):
 
 exec("def keep(self, name):\n    self.made = name\n\nNoSource.keep = keep")
 
-WAYS = [kind for kind in Base.__subclasses__() for kind in (kind, *kind.__subclasses__())]
-
-
-def as_json(count: int) -> dict[int, dict[str, str]]:
-    return {i: {"content-type": "application/json"} for i in range(count)}
+HERE = [kind for kind in Base.__subclasses__() if kind.__module__ == __name__]
+WAYS = [kind for kind in HERE for kind in (kind, *kind.__subclasses__())]
 
 
 @pytest.mark.parametrize("kind", WAYS)

@@ -22,8 +22,8 @@ import pytest
 from PIL import Image, ImageDraw
 
 from slotwise.worker import Settings, SlotError, TorchServeHandler
+from tests.worker.leaving import Base, Keeper, as_json
 from tests.worker.test_guard_undoes import Frozen
-from tests.worker.test_handed_on import Base, as_json
 from tests.worker.toy import ask, begin
 
 torch = pytest.importorskip("torch")
@@ -36,17 +36,6 @@ Pair = namedtuple("Pair", "first second")
 
 class NotThere(SlotError):
     code = 404
-
-
-class Keeper:
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def note(self, name: str) -> None:
-        self.names.append(name)
-
-    def told(self) -> str:
-        return self.names.pop(0)
 
 
 class Registry:

@@ -17,6 +17,7 @@ from slotwise.archive.build import build
 from slotwise.worker import BadRequest, Headers, ModelFault, Pipeline, Request, Settings, TorchServeHandler, Unprocessable
 from slotwise.worker.familiar.whole_batches import batch_of_rows, form, rows_of_batch
 from slotwise.worker.padding import KINDS
+from tests.worker.leaving import as_json
 from tests.worker.serving import Served
 from tests.worker.toy import ask, begin
 
@@ -378,10 +379,6 @@ def test_who_fills_the_same_array_for_each_request_keeps_them_apart(way: str) ->
     handler = begin(Fills(way), Settings(batch_size=4))
     assert handler.max_rows is None
     assert [answer.value for answer in ask(handler, [1.0, 2.0, 3.0])] == [3.0, 5.0, 7.0]
-
-
-def as_json(count: int) -> dict[int, dict[str, str]]:
-    return {i: {"content-type": "application/json"} for i in range(count)}
 
 
 class Named(TorchServeHandler):
