@@ -20,7 +20,7 @@ from typing import Any
 
 from slotwise.worker.copies import ATOMS
 from slotwise.worker.familiar.sources import functions_in, is_authors
-from slotwise.worker.familiar.values import HOOKS, attributes, may_change, shown
+from slotwise.worker.familiar.values import HOOKS, MISSING, attributes, may_change, shown
 
 CONTAINERS = (list, dict, set, deque, bytearray)
 KNOWN = (SimpleNamespace, UserDict, UserList, Queue)  # of the standard library, but as plain as an author's own
@@ -29,7 +29,7 @@ ENTRY_BYTES = 256  # of an array that count as one
 WEIGHTS = ("_parameters", "_buffers", "_modules")
 LIBRARIES = "asyncio builtins concurrent functools logging opentelemetry prometheus_client re slotwise thread threading torch"
 BUSY = frozenset(LIBRARIES.split())
-MISSING = object()
+OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 
 Parts = list[list[Any]]
 
@@ -80,7 +80,7 @@ def is_librarys(value: Any) -> bool:
 def differ(before: Parts, now: Parts) -> bool:
     """Whether these are other parts than before."""
     return len(now) != len(before) or not all(
-        len(one) == len(other) and all(map(_same, one, other)) for one, other in zip(before, now, strict=True)
+        len(one) == len(other) and all(map(same, one, other)) for one, other in zip(before, now, strict=True)
     )
 
 
@@ -106,7 +106,8 @@ def filled(value: Any, parts: Parts) -> None:
         (kind.update if kind is set else kind.extend)(value, *parts)
 
 
-def _same(one: Any, other: Any) -> bool:
+def same(one: Any, other: Any) -> bool:
+    """Whether this is the other, or the same number or text."""
     return one is other or (type(one) is type(other) and type(one) in ATOMS and one == other)
 
 

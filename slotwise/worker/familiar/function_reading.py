@@ -12,7 +12,8 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, telling_names, values
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, SELF, Follower, Uses
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, SELF, Follower, Uses
+from slotwise.worker.familiar.values import MISSING
 
 
 class FunctionReading(Uses):
@@ -209,7 +210,7 @@ class FunctionReading(Uses):
     def _note_call(self, node: ast.Call) -> None:
         """What a call changes by its name, and what it is given."""
         func, given = node.func, [*node.args, *(one.value for one in node.keywords)]
-        called = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        called = sources.name_of_call(func)
         if isinstance(func, ast.Attribute) and (
             called in telling_names.MUTATORS or (called.endswith("_") and not called.endswith("__"))
         ):

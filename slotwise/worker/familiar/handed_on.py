@@ -17,7 +17,8 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, MISSING, SELF, Effects
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, SELF, Effects
+from slotwise.worker.familiar.values import MISSING
 
 logger = logging.getLogger(__name__)
 

@@ -15,14 +15,14 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from slotwise.worker.copies import ATOMS
-from slotwise.worker.familiar.contents import MISSING, MOST_ENTRIES, KeptParts, kept_of, put
+from slotwise.worker.familiar.contents import MOST_ENTRIES, OURS, KeptParts, kept_of, put, same
 from slotwise.worker.familiar.sources import is_authors
 from slotwise.worker.familiar.uses import ANYTHING
+from slotwise.worker.familiar.values import MISSING
 
 FIRST_CALLS = 16  # that are all looked at; then those whose number is a power of two
 MOST_MODULES = 64
 MOST_IN_ALL = 4 * MOST_ENTRIES
-OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 
 
 class Look:
@@ -46,7 +46,7 @@ class Look:
         found = {name for name, parts in self.kept.items() if any(map(_differs, parts))}
         for holder, prefix, values in self.before:
             now = _variables(holder, prefix, self.names)
-            names = [name for name in {*now, *values} if not _same(now.get(name, MISSING), values.get(name, MISSING))]
+            names = [name for name in {*now, *values} if not same(now.get(name, MISSING), values.get(name, MISSING))]
             found.update(prefix + name for name in names)
         return found
 
@@ -59,7 +59,7 @@ class Look:
         for holder, prefix, values in self.before:
             now = _variables(holder, prefix, self.names)
             for name in {*now, *values}:
-                if not _same(now.get(name, MISSING), value := values.get(name, MISSING)):
+                if not same(now.get(name, MISSING), value := values.get(name, MISSING)):
                     with suppress(Exception):
                         put(holder, name, value)
 
@@ -131,10 +131,6 @@ def _variables(holder: Any, prefix: str, names: Container[str] | None) -> dict[s
         if name not in OURS and not name.startswith("__") and not isinstance(value, ModuleType)
         if names is None or prefix + name in names
     }
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or (type(one) is type(other) and type(one) in ATOMS and one == other)
 
 
 def _differs(kept: KeptParts) -> bool:

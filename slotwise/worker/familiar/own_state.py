@@ -11,50 +11,48 @@ from contextlib import contextmanager
 from types import MethodType
 from typing import Any
 
-from slotwise.worker.familiar.contents import CONTAINERS, MISSING, MOST_ENTRIES, differ, filled, kept_of, listed, put
+from slotwise.worker.familiar.contents import CONTAINERS, MOST_ENTRIES, OURS, differ, filled, kept_of, listed, put
 from slotwise.worker.familiar.handed_on import changed_by
-from slotwise.worker.familiar.values import attributes
+from slotwise.worker.familiar.values import MISSING, attributes
 
 LOOKED_INTO = (*CONTAINERS, defaultdict, OrderedDict, Counter)
-OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
 MOST_LOOKS = 4  # at a handler's source
 
 
 def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
     """Where a stranger's handler may leave something: its object or module, and the objects there whose classes are its own."""
-    root = _attributes(handle.__self__) if isinstance(handle, MethodType) else getattr(handle, "__globals__", None)
-    if root is None:
-        return []
+    root = attributes(handle.__self__) if isinstance(handle, MethodType) else getattr(handle, "__globals__", {})
     inner = list(root.values())
     own = [one for one in inner if type(one).__module__ == handle.__module__]
     own += [one.__self__ for one in inner if isinstance(one, MethodType)]  # an envelope has its handler so
-    return list({id(of): of for of in (root, *map(_attributes, own)) if of is not None}.values())
-
-
-def _attributes(owner: Any) -> dict[str, Any] | None:
-    """An object's own; None where it has none, or does not say."""
-    try:
-        found = vars(owner)
-    except Exception:
-        return None
-    return found if type(found) is dict else None
+    return list({id(of): of for of in (root, *map(attributes, own)) if type(of) is dict}.values())
 
 
 @contextmanager
-def undone(states: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before."""
+def undone(states: Sequence[dict[str, Any]]) -> Iterator[Callable[[], set[str]]]:
+    """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before.
+
+    What it gives tells the names of what is set, or put into containers, by then.
+    """
     before = [(of, dict(of)) for of in states]
-    parts = [(value, found) for _, values in before for value in values.values() if (found := _parts(value)) is not None]
+    parts = {id(value): found for _, values in before for value in values.values() if (found := _parts(value)) is not None}
+
+    def differs(value: Any) -> bool:
+        return id(value) in parts and differ(parts[id(value)], listed(value))
+
+    def changed() -> set[str]:
+        pairs = [(name, of.get(name, MISSING), values.get(name, MISSING)) for of, values in before for name in {*of, *values}]
+        return {name for name, now, was in pairs if now is not was or differs(was)} - OURS
+
     try:
-        yield
+        yield changed
     except BaseException:
         for of, values in before:
             for name in of.keys() - values.keys():
                 del of[name]
             of |= values
-        for value, found in parts:
-            if differ(found, listed(value)):
-                filled(value, found)
+            for value in filter(differs, values.values()):
+                filled(value, parts[id(value)])
         raise
 
 
@@ -92,20 +90,6 @@ class Undoing:
             self._places, self._known_of, self._looks = changed_by(self.handle), now, self._looks + 1
         with as_before(self._places), undone([*states, attributes(context)]):
             yield
-
-
-@contextmanager
-def watched(of: dict[str, Any], changed: set[str]) -> Iterator[None]:
-    """Within, a method runs; then the names of what it has set or put into containers are added to `changed`."""
-    before = dict(of)
-    parts = {name: found for name, value in before.items() if (found := _parts(value)) is not None}
-    try:
-        yield
-    finally:
-        for name in {*before, *of} - OURS:
-            value = of.get(name, MISSING)
-            if value is not before.get(name, MISSING) or (name in parts and differ(parts[name], listed(value))):
-                changed.add(name)
 
 
 def _parts(value: Any) -> list[list[Any]] | None:

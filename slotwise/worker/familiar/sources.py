@@ -59,9 +59,7 @@ def methods_of(kinds: Iterable[type]) -> set[str]:
 def _is_written(kind: type, name: str, member: Any) -> bool:
     if "__dataclass_fields__" not in vars(kind) or not name.startswith("__"):
         return False
-    return all(
-        function.__code__.co_filename == "<string>" or function.__module__ == "reprlib" for function in functions_in(member)
-    )
+    return {function.__code__.co_filename for function in functions_in(member)} <= {"<string>"}
 
 
 class FunctionSource:
@@ -160,6 +158,11 @@ def names_in(target: ast.AST) -> Iterator[str]:
                 yield from names_in(part)
         case ast.Starred(value=part) | ast.Attribute(value=part) | ast.Subscript(value=part):
             yield from names_in(part)
+
+
+def name_of_call(func: ast.AST) -> str:
+    """The last name of what is called; "" where it has none."""
+    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
 
 
 def is_super(node: ast.AST) -> bool:

@@ -20,7 +20,7 @@ from slotwise.worker.decoding.decoders import Decoders
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.looking import Looking
-from slotwise.worker.familiar.own_state import as_before, undone, watched
+from slotwise.worker.familiar.own_state import as_before, undone
 from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
 from slotwise.worker.familiar.uses import METHODS
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
@@ -241,13 +241,11 @@ class TorchServeHandler(BatchHandler):
         if self._apart:
             yield
             return
-        known, changed = self._effects[method].changed, set[str]()
-        places, had = self._effects[method].places.values(), set(vars(self))
-        with as_before(places), undone([vars(self)]), self._looking.at(method) as seen:
-            with watched(vars(self), changed):
-                yield
+        known, places, had = self._effects[method].changed, self._effects[method].places.values(), set(vars(self))
+        with as_before(places), undone([vars(self)]) as changed, self._looking.at(method) as seen:
+            yield
             made = {name for name in vars(self).keys() - had if isinstance(getattr(type(self), name, None), cached_property)}
-            if method != METHODS[-1] and (left := (changed | seen()) - known - made):
+            if method != METHODS[-1] and (left := (changed() | seen()) - known - made):
                 raise LeavesSomething(left)
 
     def _run_apart(self, names: set[str]) -> None:

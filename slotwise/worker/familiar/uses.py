@@ -10,10 +10,10 @@ from types import FunctionType, ModuleType
 from typing import Any, Protocol
 
 from slotwise.worker.familiar import sources, telling_names, values
+from slotwise.worker.familiar.values import MISSING
 
 METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
-MISSING = object()
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Uses(ABC):
         """Whether a call leaves as it is what it is given."""
         assert isinstance(call, ast.Call)
         func = call.func
-        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        name = sources.name_of_call(func)
         if isinstance(func, ast.Name) and name not in self.own:
             function = self.outer.get(name)
             if isinstance(function, FunctionType) and sources.is_authors(function):

@@ -37,6 +37,7 @@ TRUSTED = (
     "prometheus_client",
     "opentelemetry",
 )  # packages whose objects keep no request's data
+MISSING = object()
 CACHED = "_lru_cache_wrapper"
 TRUSTED_NAMES = {"lock", "RLock", "_Environ", "Module", "LoggerAdapter", "Executor", CACHED}
 OURS = ("slotwise.worker.guard.stand_in", "slotwise.worker.familiar.threads_context")  # what is on the context is theirs
@@ -134,5 +135,9 @@ def shown(value: Any) -> Any:
 
 
 def attributes(owner: Any) -> dict[str, Any]:
-    """An object's own; none where it has none."""
-    return getattr(owner, "__dict__", None) or {}
+    """An object's own; none where it has none, or does not say."""
+    try:
+        found: dict[str, Any] | None = getattr(owner, "__dict__", None)
+    except Exception:
+        found = None
+    return {} if found is None else found
