@@ -245,14 +245,14 @@ def test_a_preprocess_that_does_not_end_ends_the_worker_and_a_slow_one_does_not(
         def preprocess(self, data: list[dict[str, Any]]) -> Any:
             if data[0]["body"] == b'"hang"':
                 ends.wait(20)
-            time.sleep(0.15)
+            time.sleep(0.3)
             return super().preprocess(data)
 
-    settings = Settings(batch_size=4, decode_threads=1, response_timeout_s=2)
+    settings = Settings(batch_size=4, decode_threads=1, response_timeout_s=4)
     pipeline = begin(Hangs("array"), settings).pipeline
     slow = pipeline.answer([Request(b"1")] * 5)  # a quarter of the time is there for three of them
     assert {answer.status for answer in slow} == {200, 503}
-    time.sleep(0.2)
+    time.sleep(0.4)
     assert [answer.status for answer in pipeline.answer([Request(b"2")] * 2)] == [200, 200]
     assert not pipeline.dead
     answers = pipeline.answer([Request(b"3"), Request(b'"hang"'), Request(b"5555555")])
