@@ -62,10 +62,16 @@ def _marks(page: str) -> list[pytest.MarkDecorator]:
 
 
 def base_port() -> int:
-    """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and the gateway's three."""
+    """A port whose neighbours are free as well: inference, management, metrics, the two of gRPC and the gateway's three.
+
+    The page's server starts long after this: no server of another test takes a port below 20,000, and each process of
+    tests has its own.
+    """
+    process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8
+    bases = range(3_000 + 20 * process, 6_300, 160)
     return next(
         base
-        for base in random.SystemRandom().sample(range(22_000, 31_000, 20), 400)  # not of the seed: others may run beside it
+        for base in random.SystemRandom().sample(bases, len(bases))  # not of the seed: others may run beside it
         if not any(problem(port) for port in [*vars(Ports.at(base)).values(), base + 3, base + 4, base + 5])
     )
 

@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from slotwise.frontend.process import GatewayRecord
-from slotwise.server.processes import processes_of
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
+from tests.support.running import command_lines
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -138,8 +138,7 @@ def workers(project: Project) -> list[int]:
     """Both of them; one that was ended has to come back first."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = processes_of(project.server.run_id)
-        pids = [process.pid for process in found if "slotwise.worker" in " ".join(process.cmdline())]
+        pids = [pid for pid, line in command_lines(project.server.run_id).items() if "slotwise.worker" in line]
         if len(pids) == 2:
             return pids
         assert time.monotonic() < deadline, pids

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import psutil
 import pytest
 
 from slotwise.client.inference import auth_headers
-from slotwise.server.processes import processes_of
 from tests.server.conftest import Live
+from tests.support.running import ask_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")]
 
@@ -81,11 +82,7 @@ def test_a_token_that_somebody_else_renewed_is_found(live: Live) -> None:
 
 
 def test_only_loopback_listens(live: Live) -> None:
-    listening = [
-        connection.laddr
-        for process in processes_of(live.record.run_id)
-        for connection in process.net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    connections = chain(*ask_processes(live.record.run_id, lambda process: process.net_connections()).values())
+    listening = [one.laddr for one in connections if one.status == psutil.CONN_LISTEN]
     assert {address.ip.removeprefix("::ffff:") for address in listening} == {"127.0.0.1"}
     assert {live.record.ports.inference, live.record.ports.management} <= {address.port for address in listening}

@@ -23,6 +23,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.processes import processes_of
 from tests.support.ray_nodes import on_second_node, second_node
+from tests.support.running import ask_processes, command_lines
 from tests.support.sagemaker import runtime_client
 from tests.support.sleeper import sleeper
 from tests.support.tuning import state, tuner
@@ -158,7 +159,7 @@ def test_a_wrong_path_and_a_wrong_token_are_refused(live: Live) -> None:
 
 
 def test_everything_listens_on_loopback_or_wants_the_token(live: Live) -> None:
-    own = {process.pid: " ".join(process.cmdline()) for process in processes_of(live.record.run_id)}
+    own = command_lines(live.record.run_id)
     open_ports = []
     for connection in psutil.net_connections("tcp"):
         if connection.pid in own and connection.status == psutil.CONN_LISTEN:
@@ -167,9 +168,7 @@ def test_everything_listens_on_loopback_or_wants_the_token(live: Live) -> None:
                 open_ports.append((address, own[connection.pid][:60]))
     # Replicas hear one another on every address, by gRPC that asks for the token. Nothing else does.
     assert all(what.startswith("ray::") for _, what in open_ports), open_ports
-    for process in processes_of(live.record.run_id):
-        environ = process.environ()
-        assert "RAY_AUTH_TOKEN" not in environ
+    assert not any(ask_processes(live.record.run_id, lambda process: "RAY_AUTH_TOKEN" in process.environ()).values())
     assert (live.record.state_dir / "ray_token").stat().st_mode & 0o077 == 0
 
 

@@ -56,6 +56,7 @@ from tests.server.contract.lifecycle import (  # noqa: F401
     test_ready_means_that_every_model_can_answer,
     test_registering_twice_is_refused_in_the_servers_words_and_changes_nothing,
 )
+from tests.support.running import command_lines
 
 pytestmark = [
     pytest.mark.server,
@@ -161,8 +162,7 @@ def test_no_api_is_open_without_its_token(live: Live) -> None:
     ):
         assert httpx.post(url + path, headers=headers, trust_env=False).status_code == 403, path
     assert httpx.get(f"{live.record.management_url}/models", trust_env=False).status_code == 400
-    for process in processes_of(live.record.run_id):
-        line = " ".join(process.cmdline())
+    for line in command_lines(live.record.run_id).values():
         assert token(live.record, "inference") not in line
         assert token(live.record, "management") not in line
 
