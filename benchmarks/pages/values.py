@@ -151,6 +151,14 @@ def on_own_host(figures: Figures, model: str, clients: int) -> Ratio | None:
     return by_round(figures, "own_host", key, "own host", "torchserve")
 
 
+def gateways_of_own_host(figures: Figures) -> str:
+    """Our own host behind its gateway against TorchServe behind its own: the lowest and the highest median over the rows."""
+    keys = by_cell(figures["own_host"]["rows"])
+    ratios = [by_round(figures, "own_host", key, "own host, gateway", "torchserve, gateway") for key in keys]
+    medians = [one.median for one in ratios if one]
+    return f"{number(min(medians))} to {number(max(medians))}"
+
+
 def rows_ratio(figures: Figures, ours: Cell, other: Cell, system: str = "mnist") -> Ratio | None:
     """One system in two cells of the echo part."""
     return ratio(cell(figures, "echo", ours)[system]["rounds"], cell(figures, "echo", other)[system]["rounds"])
@@ -191,8 +199,9 @@ VALUES: dict[str, Callable[[Figures], str | Ratio | None]] = {
     **{f"campaign.{key}": partial(campaign_total, key) for key in ("cases", "requests", "innocents", *CAMPAIGN_BROKEN)},
     **{
         f"own_host.{model}.{clients}": lambda f, model=model, clients=clients: on_own_host(f, model, clients)  # type: ignore[misc]
-        for model, clients in (("mnist", 1), ("mnist", 8), ("mnist", 32), ("resnet18", 8))
+        for model, clients in (("mnist", 1), ("mnist", 8), ("mnist", 32), ("mnist", 64), ("resnet18", 8))
     },
+    "own_host.gateways": gateways_of_own_host,
     "nodes.line": lambda f: "{a_ms:g}·n + {b_ms:g}".format(**f["nodes"]["line"]),
     "scale.resnet18_replicas": replicas_of_a_proxy,
     "campaign.share": campaign_share,
