@@ -28,6 +28,7 @@ PARTS = {
     "gpu": "a GPU: agreement with the CPU, rows kept apart, speed, memory, a served model (no Java needed)",
     "fairness": "one client with 512 requests under way beside one with a single request at a time, on our own host",
     "adversaries": "bodies that lie, poison, half of the cores: what a host that sets itself loses, and until when",
+    "instances": "a worker a core beside one worker with all cores, measured and simulated from a table of batches",
     "loads": "constant loads on our own host: what it chooses, beside the best static settings for that very load",
     "day": "a day on our own host (--seconds 600): what it chooses, beside settings that stay and beside the simulator",
     "decoded": "captions and translation in closed batches and in steps: 1, 8 and 16 clients",

@@ -1,6 +1,7 @@
 """The tables of a client beside a crowd, of adversaries, constant loads and a day of a host that sets itself.
 
-On a page: `fairness.rows`, `adversaries.rows`, `loads.rows` and `day.rows`.
+On a page: `fairness.rows`, `adversaries.rows`, `loads.rows`, `instances.rows`
+and `day.rows`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from benchmarks.measuring.rounds import by_cell
 from benchmarks.pages.tables import number, table
 
 Figures = Mapping[str, Any]
@@ -49,6 +51,20 @@ def loads(figures: Figures) -> str:
     return table([*columns, "`auto` to it", "held", "lost"], lines)
 
 
+def instances(figures: Figures) -> str:
+    """A line a model and batch: one worker with all cores, a worker a core, and the second to the first."""
+    found = figures["instances"]
+    lines = []
+    for (model, batch), systems in by_cell(found["rows"]).items():
+        fat, thin = systems["fat"], systems["thin"]
+        times = "{median:g} ({low:g} to {high:g})".format(**thin["to_fat"])
+        answers = [f"{number(one['rps'])}, {number(one['p99_ms'])} ms" for one in (fat, thin)]
+        simulated = number(thin["simulated"] / fat["simulated"])
+        lines.append([model, batch, *answers, times, simulated, fat["lost"] + thin["lost"]])
+    shapes = [f"one worker of {found['cores']} threads: a second, p99", f"{found['cores']} of one thread"]
+    return table(["model", "requests at once", *shapes, "the second to the first", "simulated", "lost"], lines)
+
+
 def day(figures: Figures) -> str:
     """A line a system, and what is to hold."""
     found = figures["day"]
@@ -74,5 +90,6 @@ TABLES: dict[str, Callable[[Figures], str]] = {
     "fairness.rows": fairness,
     "adversaries.rows": adversaries,
     "loads.rows": loads,
+    "instances.rows": instances,
     "day.rows": day,
 }

@@ -72,6 +72,7 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
         "slotwise/backends",
         "benchmarks/measuring/priced.py",
     ),
+    "instances": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends", "slotwise/tune/virtual_host.py"),
     "loads": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends"),
     "day": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends", "slotwise/tune/virtual_host.py"),
     "decoded": (*CAPTIONS, *TRANSLATION[1:], "slotwise/host", "slotwise/backends", "slotwise/frontend"),

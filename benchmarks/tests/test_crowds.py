@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.measuring import adversaries as troubled
-from benchmarks.measuring import day, loads
+from benchmarks.measuring import day, instances, loads
 from benchmarks.measuring import fairness as fairness_of
 from benchmarks.measuring.adversaries import KEPT_S, TARGET_MS, Judged, Load, Sent, _p99_ms, back_s
 from benchmarks.measuring.fairness import verdict
@@ -94,6 +94,19 @@ def test_what_is_chosen_is_held_against_the_best_that_stays() -> None:
     assert "| m | 8 clients | 50 | 97.5, 30.5 ms | 2 x batch 4, 0 ms | 100, 20 ms |" in page
     settings = loads.auto_settings(50.0)
     assert load_profile("cpu", settings, environ={}, cores=2).chosen == {"batch_size", "max_batch_delay_ms", "initial_workers"}
+
+
+def test_a_batch_is_taken_apart_into_as_many_parts_as_there_are_cores() -> None:
+    assert [str(instances.shape(one, 16, 2)) for one in ("fat", "thin")] == ["1 x batch 16, 5 ms", "2 x batch 8, 5 ms"]
+    one = object.__new__(instances.Instances)
+    one.cores, one.table = 2, {1: {1: 10.0, 8: 80.0, 16: 160.0}, 2: {1: 10.0, 8: 60.0, 16: 110.0}}
+    fat, thin = (one.simulated(name, 16) for name in ("fat", "thin"))
+    assert thin / fat == pytest.approx(110 / 80, rel=0.03)
+    row = {"workload": "m", "concurrency": 16, "rps": 100.0, "p99_ms": 160.0, "lost": 0, "to_fat": None}
+    better = {**row, "rps": 140.0, "to_fat": {"median": 1.4, "low": 1.3, "high": 1.5}, "simulated": thin}
+    rows = [{**row, "system": "fat", "simulated": fat}, {**better, "system": "thin"}]
+    page = crowds.instances({"instances": {"cores": 2, "rows": rows}})
+    assert "| m | 16 | 100, 160 ms | 140, 160 ms | 1.4 (1.3 to 1.5) | 1.3" in page
 
 
 def test_a_day_is_judged_by_its_answers_in_time_and_its_simulation() -> None:
