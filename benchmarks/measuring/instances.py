@@ -26,7 +26,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.tune import virtual_host
 from slotwise.worker.environment.cores import available_cores
 
-MODELS = ("efficientnet", "resnet18")
+MODELS = {"efficientnet": None, "resnet18": "none"}  # with which weights; none: random ones, as speed does not need them
 BATCHES = (8, 16, 32)
 FAT, THIN = "fat", "thin"  # one worker with all cores, a worker a core
 DELAY_MS = 5.0  # for a full batch, whose clients do not ask again in the same moment
@@ -75,8 +75,8 @@ def measure(options: Namespace, work: Path) -> dict[str, Any]:
     cores, rows, tables = available_cores(), list[dict[str, Any]](), dict[str, Any]()
     if cores < 2:
         raise SlotwiseError("one core: there is nothing to take apart")
-    for model in MODELS:
-        one = Instances(built(model, work), options.seconds, cores)
+    for model, weights in MODELS.items():
+        one = Instances(built(model, work, weights), options.seconds, cores)
         tables[model] = one.table
         with (
             server(work, "slotwise", FAT, threads=str(cores), initial_workers="1") as fat,
