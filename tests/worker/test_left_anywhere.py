@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import sys
 import tempfile
 import uuid
@@ -28,7 +29,7 @@ from tests.worker.toy import ask, begin
 
 torch = pytest.importorskip("torch")
 
-FOLDER = Path(tempfile.mkdtemp())
+FOLDER = Path(tempfile.gettempdir()) / f"files-of-{os.getpid()}"
 NOTES: list[str] = []
 FEATURES: dict[str, Any] = {}
 Pair = namedtuple("Pair", "first second")
@@ -407,7 +408,9 @@ WAYS = [kind for kind in Left.__subclasses__() for kind in (kind, *kind.__subcla
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
+    FOLDER.mkdir()
     yield
+    shutil.rmtree(FOLDER)
     globals().pop("CURRENT", None)
 
 
