@@ -164,6 +164,7 @@ DASHBOARDS: dict[str, tuple[str, Sequence[Panel]]] = {
                 "short",
                 {
                     "{{model}} waits": f"slotwise_host_waiting_requests{{{OF}}}",
+                    "{{model}} aside": f"slotwise_host_aside_requests{{{OF}}}",
                     "{{model}} suspected": f"slotwise_host_suspected_requests{{{OF}}}",
                     "{{model}} open": f"slotwise_host_open_requests{{{OF}}}",
                 },

@@ -155,6 +155,8 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
             typer.echo(f"  batches    {cost['choice']}")
         if "waiting" in cost:
             typer.echo(f"  waiting    {cost['waiting']}")
+        if "aside" in cost:
+            typer.echo(f"  aside      {cost['aside']} that wait are too late for the target: others go first")
         if by_load := cost.get("workers"):
             typer.echo(
                 f"  workers    {by_load['least']} to {by_load['most']}, by the load: {by_load['choice'] or 'no change yet'}"

@@ -134,6 +134,9 @@ class ModelVersions(Collector):
         """What Prometheus reads: the balance of each model, its workers, and what these say of themselves."""
         labels = ["model", "version"]
         waiting = GaugeMetricFamily("slotwise_host_waiting_requests", "Requests that wait for a worker.", labels=labels)
+        aside = GaugeMetricFamily(
+            "slotwise_host_aside_requests", "Requests that wait, too late for the target, while others go first.", labels=labels
+        )
         still_open = GaugeMetricFamily(
             "slotwise_host_open_requests", "Admitted requests without an outcome yet; 0 at rest.", labels=labels
         )
@@ -181,6 +184,7 @@ class ModelVersions(Collector):
             queue = served.queue
             of = [served.settings.name, served.settings.version]
             waiting.add_metric(of, len(queue.waiting))
+            aside.add_metric(of, queue.waiting.aside)
             now = queue.loop.time()
             oldest.add_metric(of, now - min((one.came_at for one in queue.waiting), default=now))
             suspected.add_metric(of, len(queue.suspects))
@@ -209,6 +213,7 @@ class ModelVersions(Collector):
                 waits.add_metric([*of, wait], queue.dispatcher.waits[wait])
         yield from (
             waiting,
+            aside,
             oldest,
             suspected,
             still_open,

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
@@ -124,6 +125,26 @@ async def test_a_request_that_finds_the_queue_full_is_refused_as_a_whole(make_fr
             assert [said["label"] for said in one.result().json()["predictions"]] == ["7"] * 9
     assert not [seen for seen in front.server.seen if seen.body.startswith(b"10")]
     assert 'slotwise_sheds_total{model="digits"}' in (await front.client.get("/metrics")).text
+    assert settled(front)
+
+
+@pytest.mark.parametrize("refusal", [Refused(503, "3 requests wait for this model already", 2), Refused(504, "too late")])
+async def test_a_request_of_which_the_models_own_queue_does_not_take_all_is_refused_as_a_whole(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, refusal: Refused
+) -> None:
+    """On our own host job_queue_size may be less than a request's records: nobody gets a part of the answers with 200."""
+    front = await make_front(StandIn())
+    answered = front.backend.answer
+
+    async def full(request: BackendRequest) -> BackendAnswer:
+        if len(front.server.seen) > 4:
+            raise refusal
+        return await answered(request)
+
+    monkeypatch.setattr(front.backend, "answer", full)
+    refused = await front.client.post(PATH, json=of(64), timeout=90)
+    assert (refused.status_code, isinstance(refused.json()["error"], str)) == (refusal.status, True)
+    assert refused.headers.get("retry-after", "0") == str(refusal.retry_after_s)
     assert settled(front)
 
 

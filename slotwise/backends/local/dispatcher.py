@@ -295,6 +295,6 @@ class Dispatcher:
             log.info("%s: %s", self.name, self.choice)
 
     def described(self) -> dict[str, Any]:
-        """What is known of its costs, and the last choices, for a description."""
-        choices = {"choice": self.choice, "waiting": self._wait_words()}
-        return {**self.cost.said(), **{key: words for key, words in choices.items() if words}}
+        """What is known of its costs, the last choices, and how many wait aside, for a description."""
+        choices = {"choice": self.choice, "waiting": self._wait_words(), "aside": self.waiting.aside}
+        return {**self.cost.said(), **{key: said for key, said in choices.items() if said}}

@@ -93,9 +93,10 @@ class WaitingLine:
         return one
 
     @property
-    def aside(self) -> bool:
-        """Whether anybody waits aside."""
-        return any(turns for level, turns in self._turns.items() if level < math.ceil(level))
+    def aside(self) -> int:
+        """How many wait aside."""
+        late = (turns for level, turns in self._turns.items() if level < math.ceil(level))
+        return sum(len(sender.requests) for turns in late for sender in turns.values())
 
     def set_aside(self, before: float) -> None:
         """Let who came before then wait aside, from now on."""

@@ -17,7 +17,7 @@ from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.protocols.records import Found, RecordAnswer, RecordBody
 from slotwise.frontend.replies import SEQUENCE
 
-BUSY = 429
+NOT_NOW = (429, 503, 504)  # one record's refusal is the request's own: nobody takes a part of the answers for all
 TRIES = 2
 ONE_BY_ONE = "the requests of a sequence go one by one, and this has several records"
 MIXED = "its records were answered by two archives of the model"
@@ -35,9 +35,9 @@ class _Sent:
 async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
     """What became of each record, all by one archive, which `whole.answered_by` says. Raises Refused or ClientGone.
 
-    400: several records of a sequence, each of which would begin or end it, in any order. 429, 504: not all were let in. gone:
-    set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at the
-    server keeps its place there until it is answered. Where two archives have answered, which a roll-out tries or a default
+    400: several records of a sequence, each of which would begin or end it, in any order. 429, 503, 504: not all were let in.
+    gone: set when nobody waits for the answer any more. No further record is sent then, nor once one was refused; what is at
+    the server keeps its place there until it is answered. Where two archives have answered, which a roll-out tries or a default
     that changes brings about, all are sent once more; 500: they must not be, 503: it was no use.
     """
     if len(found) > 1 and any(name.startswith(SEQUENCE.decode()) for name in whole.headers):
@@ -100,14 +100,14 @@ async def _sent(
 ) -> RecordAnswer:
     """What the model, or the gateway, said of one record.
 
-    It is among the refusals where the archive that a roll-out tries did not let it in, or where all the answers take more
-    memory than there is.
+    It is among the refusals where the archive that a roll-out tries, or the model's own queue, did not let it in, where it was
+    too late, or where all the answers take more memory than there is.
     """
     status, headers, body = await forward.record(request, gone)
     known.repeatable &= request.repeatable
     if request.refusal is None and request.answered_by.model:
         known.by.add(request.answered_by)
-    if request.refusal is not None and request.refusal.status == BUSY:
+    if request.refusal is not None and request.refusal.status in NOT_NOW:
         known.refusals.append(request.refusal)
     else:
         try:

@@ -6,7 +6,9 @@ Who is set aside goes once nobody else of its priority waits, or after PATIENCE 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import WaitingRequest
 from slotwise.bench.offline import LinearTime
+from slotwise.host.model_versions import ModelVersions
 from slotwise.tune.virtual_host import Arrival, VirtualLoad, VirtualSetting, serve
 from tests.backends.simulation.bugs import LATE_BUGS
 from tests.backends.simulation.test_senders import Asked, CrowdHistory
@@ -125,3 +128,23 @@ def test_where_the_queue_is_full_who_floods_gives_way_and_of_its_own_who_is_set_
         return refused
 
     assert run(history(), 1) == [("flood", True)] * 3
+
+
+def test_how_many_wait_aside_is_described_and_a_metric() -> None:
+    async def history() -> tuple[object, object, int]:
+        asked = Asked(lambda batch: LINE.at(len(batch)) / 1000, linger="auto", target_s=TARGET_S)
+        clients = asked.flood("flood", 50)
+        await asyncio.sleep(5.05)
+        served = Mock(queue=asked.queue, ledger=asked.queue.ledger, ends=Counter[str](), asleep=False, wanted=1, links=[])
+        metrics = ModelVersions({"m": {"1": served}}).collect()
+        number = next(one.samples[0].value for one in metrics if one.name == "slotwise_host_aside_requests")
+        found = asked.queue.dispatcher.described().get("aside"), number, sum(one.aside for one in asked.queue.waiting)
+        for one in clients:
+            one.cancel()
+        await asyncio.wait(clients)
+        await asyncio.sleep(1.0)
+        assert "aside" not in asked.queue.dispatcher.described()
+        return found
+
+    described, number, really = run(history(), 1)
+    assert described == number == really > 20
