@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.files.disk import written_whole
 from slotwise.files.tarball import MAX_UNPACKED_BYTES
 from slotwise.worker.environment.digests import file_sha256
 
@@ -42,22 +42,24 @@ def fetch(url: str, sha256: str | None, model_store: Path) -> Path:
         what = "is no SHA-256 (64 hexadecimal digits)" if sha256 else "comes without a digest"
         raise SlotwiseError(f"{shown(url)} {what}", "give --sha256; whoever built the archive gets it from `slotwise inspect`")
     name = Path(unquote(urlsplit(url).path)).name
-    if not name.endswith(".mar"):
+    if not name.endswith(".mar") or name.startswith(".") or not name.isprintable():
         raise SlotwiseError(f"{shown(url)} does not name a .mar file", "give the URL of an archive")
     target = model_store / name
-    if target.is_file() and file_sha256(target) == expected:
+    if _is_there(target, expected):
         return target
-    if target.exists():
-        raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
-    partial = model_store / f".{name}.{os.getpid()}.partial"
-    try:
+    with written_whole(target) as partial:
         observed = _received(url, partial, follow_redirects=True)
         if observed != expected:
             raise another_archive(shown(url), observed)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+        _is_there(target, expected)  # by now
     return target
+
+
+def _is_there(target: Path, sha256: str) -> bool:
+    """Whether the store has this archive. Raises SlotwiseError where it has another one of its name."""
+    if target.exists() and not (target.is_file() and file_sha256(target) == sha256):
+        raise SlotwiseError(f"{target} is there already, with another content", "move it away first")
+    return target.exists()
 
 
 def another_archive(what: str, sha256: str) -> SlotwiseError:
@@ -70,13 +72,8 @@ def download(url: str, target: Path) -> str:
 
     A redirect is refused: whoever allowed the URL did not allow where it leads.
     """
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        digest = _received(url, partial, follow_redirects=False)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
-    return digest
+    with written_whole(target) as partial:
+        return _received(url, partial, follow_redirects=False)
 
 
 def _received(url: str, partial: Path, *, follow_redirects: bool) -> str:

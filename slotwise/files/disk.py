@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +50,7 @@ def check_writable(folder: Path, needed_mib: int = 1) -> None:
 def write_together(texts: Mapping[Path, str]) -> None:
     """Write every file or none: each text stands beside its file before the first file is replaced. A link stays one."""
     texts = {file.resolve(): text for file, text in texts.items()}
-    partial = {file: file.with_name(f".{file.name}.partial") for file in texts}
+    partial = {file: _beside(file) for file in texts}
     try:
         for file, text in texts.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def written_whole(file: Path) -> Iterator[Path]:
     Raises SlotwiseError where `file` is there and is no regular file: a folder, a pipe, a device.
     """
     check_regular(file)
-    partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+    partial = _beside(file)
     try:
         yield partial
         partial.replace(file)
@@ -80,6 +81,11 @@ def written_whole(file: Path) -> Iterator[Path]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _beside(file: Path) -> Path:
+    """A name beside `file` that nobody else has: threads have one process id, and so have containers that share a folder."""
+    return file.with_name(f".{file.name}.{secrets.token_hex(4)}.partial")
 
 
 def write_secret(file: Path, text: str) -> None:

@@ -98,13 +98,21 @@ def _refuse(verdicts: Mapping[str, Mapping[str, Any]]) -> None:
         raise SlotwiseError("no engine gives the answers of eager fp32", why or "install one: torch, onnxruntime, openvino")
 
 
-def compare(expected: Any, observed: Any, precision: str, trained: bool) -> dict[str, Any]:
-    """Two engines' logits [n, labels]: how far they agree, and whether that is enough."""
+def compare(
+    expected: Any, observed: Any, precision: str, trained: bool, answered: Callable[[Any], Any] = probabilities
+) -> dict[str, Any]:
+    """Two engines' outputs [n, ...]: how far they agree, and whether that is enough.
+
+    answered: makes the probabilities [n, labels] that are answered of outputs, where those are no logits of each label.
+    """
     if observed.shape != expected.shape or not np.isfinite(observed).all():
         return {"passed": False, "why": f"its outputs are {observed.shape}, not {expected.shape}, or not finite"}
-    same = observed.argmax(1) == expected.argmax(1)
-    sure = sure_of(expected)
-    difference = float(np.abs(probabilities(observed) - probabilities(expected)).max())
+    wanted, found = answered(expected), answered(observed)
+    if not np.isfinite(wanted).all():
+        return {"passed": False, "why": "the outputs of eager fp32 are not finite"}
+    same = found.argmax(1) == wanted.argmax(1)
+    sure = _sure(wanted)
+    difference = float(np.abs(found - wanted).max())
     figures: dict[str, Any] = {"top1_agreement": round(float(same.mean()), 4), "largest_difference": round(difference, 5)}
     if sure.any():
         figures |= {"sure": int(sure.sum()), "sure_top1_agreement": round(float(same[sure].mean()), 4)}
@@ -119,7 +127,11 @@ def compare(expected: Any, observed: Any, precision: str, trained: bool) -> dict
 
 def sure_of(logits: Any) -> Any:
     """Which rows of [n, labels] prefer their best label by more than SURE: bool [n]."""
-    best = np.sort(probabilities(logits), axis=1)
+    return _sure(probabilities(logits))
+
+
+def _sure(answers: Any) -> Any:
+    best = np.sort(answers, axis=1)
     return best[:, -1] - best[:, -2] > SURE
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,9 @@ def test_what_fits_its_digest_is_in_the_store_and_is_not_fetched_twice(site: str
         ("other.mar", DIGEST, "cannot be downloaded"),
         ("model.txt", DIGEST, "does not name a .mar file"),
         ("", DIGEST, "does not name a .mar file"),
+        (".mar", DIGEST, "does not name a .mar file"),
+        ("%00.mar", DIGEST, "does not name a .mar file"),
+        ("a%0Ab.mar", DIGEST, "does not name a .mar file"),
     ],
 )
 def test_anything_else_is_refused_and_leaves_nothing(
@@ -156,3 +160,35 @@ def test_what_is_secret_in_an_address_is_not_printed(site: str, store: Path) -> 
         said = f"{caught.value.message} {caught.value.hint}"
         assert site.removeprefix("http://") in said
         assert not [word for word in ("somebody", "pass", "abc", "Signature") if word in said]
+
+
+def test_two_downloads_at_once_of_one_name_do_not_mix(store: Path) -> None:
+    first, second = b"A" * (3 << 20), b"B" * (2 << 20)
+    halfway, over = threading.Event(), threading.Event()
+
+    class Slowly(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            content = first if self.path == "/first/model.mar" else second
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(content[: 2 << 20])
+            if content is first:
+                halfway.set()
+                over.wait(10)
+            self.wfile.write(content[2 << 20 :])
+
+        def log_message(self, *_: object) -> None:
+            """Nothing on stderr."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Slowly) as server:
+        threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02}).start()
+        site = f"http://127.0.0.1:{server.server_port}"
+        with ThreadPoolExecutor(1) as pool:
+            fetched = pool.submit(fetch, f"{site}/first/model.mar", hashlib.sha256(first).hexdigest(), store)
+            assert halfway.wait(10)
+            assert fetch(f"{site}/second/model.mar", hashlib.sha256(second).hexdigest(), store).read_bytes() == second
+            over.set()
+            with pytest.raises(SlotwiseError, match="with another content"):
+                fetched.result(10)
+        server.shutdown()
+    assert [(file.name, file.read_bytes() == second) for file in store.iterdir()] == [("model.mar", True)]

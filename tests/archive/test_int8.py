@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,54 @@ def test_weights_are_kept_for_what_they_were_made_of(tmp_path: Path, monkeypatch
     assert (key(spec.model_copy(update=changes)) == first) == (changes in ({}, {"version": "2"}))
     monkeypatch.setattr(int8_examples, "version_of", lambda package: "another")
     assert key(spec) != first
+
+
+@pytest.mark.parametrize(
+    ("output", "fp32", "int8", "moved"),
+    [
+        ("logits", [[-5.0]] * 3, [[5.0]] * 3, 0.99),  # one number, of the second of two labels
+        ("probabilities", [[0.9]] * 3, [[0.1]] * 3, 0.8),
+        ("probabilities", [[0.01, 0.01]] * 3, [[0.9, 0.9]] * 3, 0.89),  # each label by itself
+    ],
+)
+def test_what_is_compared_is_what_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, fp32: Any, int8: Any, moved: float
+) -> None:
+    pytest.importorskip("nncf")
+    import numpy as np
+
+    from slotwise.zoo import int8_weights
+
+    text = f'handler = "tensor_classifier"\nlabels = ["no", "yes"]\noutput = "{output}"\n[weights]\nonnx = "a.onnx"\n'
+    spec = described(tmp_path, text)
+    monkeypatch.setattr(int8_weights, "write", lambda *_: None)
+    monkeypatch.setattr(int8_examples, "_outputs", lambda *told: np.array(int8 if told[4] == "int8" else fp32))
+    int8_examples._write(spec, tmp_path / "a.onnx", tmp_path, [], fp32)
+    verdict = json.loads((tmp_path / int8_examples.MEASURED).read_text())["engines"]["openvino-int8"]
+    assert verdict["largest_difference"] == pytest.approx(moved, abs=0.005)
+    assert verdict["passed"] == (np.shape(fp32)[1] == 2)
+
+
+def test_nobody_knows_what_int8_answers_where_fp32_is_not_finite() -> None:
+    pytest.importorskip("torch")
+    import numpy as np
+
+    from slotwise.zoo.agreement import compare
+
+    assert "not finite" in compare(np.full((3, 2), np.nan), np.zeros((3, 2)), "int8", True)["why"]
+
+
+def test_examples_that_are_all_alike_do_not_calibrate(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    import numpy as np
+
+    new(str(tmp_path / "mine"), "onnx")
+    names = [f"{i}.npy" for i in range(16)]
+    spec = load_spec(tmp_path / "mine").model_copy(update={"handler": "tensor_classifier", "examples": names})
+    for name in names:
+        np.save(tmp_path / "mine" / name, np.ones(spec.input.shape, spec.input.dtype))
+    with pytest.raises(SlotwiseError, match="has 1 examples that are not alike, and int8 is calibrated with at least 16"):
+        int8_examples.with_int8(spec, [tmp_path / "mine"])
 
 
 def test_half_written_weights_are_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +26,13 @@ from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines import load_engine
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.inputs.images import Recipe
-from slotwise.worker.labels import kind_of
+from slotwise.worker.labels import kind_of, scores
 from slotwise.worker.separability.about import version_of
 
 HANDLERS = ("image_classifier", "tensor_classifier")
 FILE, MEASURED = "int8.xml", "int8.json"
 CUTS = 64
 LEAST_TENSORS = 16  # examples
-TINY = 1e-12  # the least probability, as a logit
 
 
 def need_examples(spec: ModelSpec) -> None:
@@ -49,10 +49,14 @@ def need_examples(spec: ModelSpec) -> None:
         )
     least = 1 if spec.handler == HANDLERS[0] else LEAST_TENSORS
     if len(spec.examples) < least:
-        raise SlotwiseError(
-            f"{spec.name} has {len(spec.examples)} examples, and int8 is calibrated with at least {least}",
-            "name bodies as they are really sent in its model.toml: examples = [...]",
-        )
+        raise _too_few(spec, f"{len(spec.examples)} examples", least)
+
+
+def _too_few(spec: ModelSpec, has: str, least: int) -> SlotwiseError:
+    return SlotwiseError(
+        f"{spec.name} has {has}, and int8 is calibrated with at least {least}",
+        "name bodies as they are really sent in its model.toml: examples = [...]",
+    )
 
 
 def with_int8(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, Path, dict[str, Any]]:
@@ -71,10 +75,10 @@ def with_int8(spec: ModelSpec, sources: list[Path]) -> tuple[ModelSpec, Path, di
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out.parent / "int8"):
         if not (out / MEASURED).is_file():
-            with partial_folder(out.with_name(f"{out.name}.partial")) as partial:
-                _write(spec, graph, partial, calibrating, judging)
+            with partial_folder(out.with_name(f"{out.name}.partial")) as unfinished:
+                _write(spec, graph, unfinished, calibrating, judging)
                 shutil.rmtree(out, ignore_errors=True)
-                partial.rename(out)
+                unfinished.rename(out)
     weights = spec.weights.model_copy(update={"openvino_int8": FILE})
     return spec.model_copy(update={"weights": weights}), out, json.loads((out / MEASURED).read_text("utf-8"))
 
@@ -88,6 +92,8 @@ def _inputs(spec: ModelSpec, sources: list[Path], graph: Path) -> tuple[Any, Any
         calibrating, judging = _pictures(spec, sources, handler)
     else:
         items = list(named_examples(spec, sources, handler.decode, "[input]"))
+        if (others := len({item.tobytes() for item in items})) < LEAST_TENSORS:
+            raise _too_few(spec, f"{others} examples that are not alike", LEAST_TENSORS)
         calibrating, judging = items[::2], items[1::2]
     inputs = handler.collate(list(calibrating)), handler.collate(list(judging))
     versions = {**installed_versions(), "nncf": version_of("nncf")}
@@ -135,17 +141,16 @@ def _write(spec: ModelSpec, graph: Path, out: Path, calibrating: Any, judging: A
         after = _outputs(spec, out, {"openvino_int8": FILE}, "openvino", "int8", judging)
     except ValueError as error:
         raise SlotwiseError(f"{spec.name} cannot serve in int8: {error}", "build it without --int8") from error
-    verdict = {**agreement.compare(before, after, "int8", True), "checked": True}
+    verdict = {**agreement.compare(before, after, "int8", True, partial(scores, model=_described(spec))), "checked": True}
     measured = {"pictures": len(judging), "engines": {"openvino-int8": verdict}}
     (out / MEASURED).write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
 
 
 def _outputs(spec: ModelSpec, folder: Path, weights: dict[str, str], engine: str, precision: str, inputs: Any) -> Any:
-    """What an engine gives, as logits [n, labels]."""
+    """What an engine gives [n, ...]."""
     model = {**_described(spec), "weights": weights}
     run = load_engine(folder, Settings(engine=engine, precision=precision, threads=1, model=model))
-    found = np.concatenate([np.asarray(run(inputs[i : i + 1]), np.float64).reshape(1, -1) for i in range(len(inputs))])
-    return np.log(np.maximum(found, TINY)) if kind_of(model) == "probabilities" else found
+    return np.concatenate([np.asarray(run(inputs[i : i + 1]), np.float64).reshape(1, -1) for i in range(len(inputs))])
 
 
 def _described(spec: ModelSpec) -> dict[str, Any]:
