@@ -114,9 +114,10 @@ def test_a_number_that_an_outputs_type_does_not_hold_is_an_error_and_never_anoth
     for number in numbers:
         answer = RecordAnswer(200, json.dumps({"out": [number]}).encode())
         for binary in (False, True):
-            asked = {"inputs": GOOD, "parameters": {"binary_data_output": binary}}
+            content = {"inputs": GOOD, "parameters": {"binary_data_output": binary}}
+            asked = open_inference.request(json.dumps(content).encode(), None, model)
             with pytest.raises(ProtocolFault):
-                open_inference.reply(open_inference.request(json.dumps(asked).encode(), None, model), "net", "1", model, [answer])
+                open_inference.reply(asked, "net", "1", model, [answer])
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,4 @@ def _held_by(dtype: str) -> Callable[[Any], bool]:
         most = float(np.finfo(kind).max)
         return lambda value: type(value) in (int, float) and abs(value) <= most and not is_another(value, kind.type(value))
     limits = np.iinfo(kind)
-    return lambda value: (
-        type(value) in (int, float) and limits.min <= value <= limits.max and value % 1 == 0
-    )
+    return lambda value: type(value) in (int, float) and limits.min <= value <= limits.max and value % 1 == 0
