@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
 
 from aiohttp import web
 
@@ -31,6 +30,7 @@ from slotwise.frontend.events.raw_pieces import opens_for_all
 from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
+from slotwise.frontend.protocols.sagemaker import named_model
 from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
 
@@ -168,7 +168,7 @@ class DropInEntrance(Entrance):
             return
         answer = self._own(scope["method"], scope["path"])
         if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
-            scope["path"] = self._invoked(scope["query_string"].decode("latin-1"))
+            scope["path"] = self._invoked(scope["query_string"])
         if answer is None:
             await super().__call__(scope, receive, send)
             return
@@ -183,11 +183,10 @@ class DropInEntrance(Entrance):
             self.took(scope, status, began)
         await send_answer(send, web.Response(body=body, status=status, content_type="application/json"))
 
-    def _invoked(self, query: str) -> str:
+    def _invoked(self, query: bytes) -> str:
         """SageMaker's path as a model's: of the one that the query names, else of the only one."""
-        named = dict(parse_qsl(query)).get("model_name", "")
         every = {one.settings.name for one in self.versions.all()}
-        model = named or (every.pop() if len(every) == 1 else "")
+        model = named_model(query) or (every.pop() if len(every) == 1 else "")
         return f"/models/{model}/invoke"
 
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:

@@ -43,10 +43,10 @@ NOT_TAKEN = "%s %s the client does not take its answer"
 class Forward:
     """The ASGI endpoint that sends a request to a model.
 
-    model: its name, or what finds it (may raise Refused); where it is empty the path says which.
+    model: its name, or what finds it by the query (may raise Refused); where it is empty the path says which.
     """
 
-    def __init__(self, gateway: Gateway, model: str | Callable[[], str] = "") -> None:
+    def __init__(self, gateway: Gateway, model: str | Callable[[bytes], str] = "") -> None:
         self.gateway, self.model = gateway, model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ class Forward:
         opened: Opened,
     ) -> BackendAnswer:
         if callable(self.model):
-            request.ask(self.model())
+            request.ask(self.model(scope["query_string"]))
         request.read_head(scope)
         pieces = opened(request, scope["headers"])
         await request.read_body(receive, whole)
@@ -250,7 +250,9 @@ def patience_s(body: bytes) -> float:
 
 
 def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHeaders, bytes]:
-    """The server's answer as the client gets it: an error in the one shape that errors have."""
+    """The server's answer as the client gets it: an error in the one shape that errors have. Raises Refused (500)."""
+    if answer.status < 200:  # a client would wait for more, and take the next answer for this one's
+        raise Refused(500, f"the model answered with the status {answer.status}, which no whole answer has")
     headers = replies.passed_on(answer.headers, request.gateway.options.to_client)
     if answer.status < 400:
         return answer.status, headers, b"" if answer.status in NO_BODY else answer.body

@@ -6,6 +6,7 @@ KeyboardInterrupt passes through, because it comes from the operator. An author'
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -92,6 +93,10 @@ class Hooks:
         if not self.way and size > 1:
             self.way = self._learned(rows[0], size)
         outputs = self._predicted(rows, size)
+        if not self.way and isinstance(outputs, tuple) and len(ways_to_read(outputs, size)) > 1:
+            with contextlib.suppress(Exception):  # a model of one row alone is never read in another way
+                self.way = self._learned(rows[0], size + 1)
+            outputs = self._predicted(rows, size)  # again: a model may write all it gives into one place
         for row, output in zip(rows, rows_of(outputs, size, len(rows), self.way), strict=True):  # b = size
             row.ran(output)
         if self.known_good is None and rows[0].error is None:
@@ -161,8 +166,8 @@ class Hooks:
         """
         try:
             again = results
-            if len(results) > 1 and self.respond_is_authors:  # which may change what it gets
-                again = [owned(result) for result in results]
+            if self.respond_is_authors:  # which may change what it gets
+                again = [self.kept(result) for result in results]
             try:
                 return self._answer(request, results, headers)
             except (ValueError, TypeError, RecursionError):

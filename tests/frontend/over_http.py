@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from slotwise.frontend.http.access import Check
+from slotwise.frontend.http.access import Check, Names, model_names
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.http.client_address import TrustedProxies
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections
@@ -27,10 +27,15 @@ Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 @asynccontextmanager
 async def connecting(
-    front: Front, trusted: TrustedProxies = TrustedProxies(), checks: Sequence[Check] = (), **limits: Any
+    front: Front,
+    trusted: TrustedProxies = TrustedProxies(),
+    checks: Sequence[Check] = (),
+    names: Names = model_names,
+    **limits: Any,
 ) -> AsyncIterator[Connect]:
-    """Opens a connection to it, from the address that is given. checks: who is let in."""
+    """Opens a connection to it, from the address that is given. checks: who is let in. names: what is for a model."""
     app = build_app(front.gateway)
+    app.names = names
     app.checks.extend(checks)
     config = uvicorn.Config(app, log_config=None, access_log=False, proxy_headers=False)
     config.load()

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.drop_in.inference_api import names_of
+from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, model_names
 from slotwise.frontend.http.direct import head_of
 from slotwise.frontend.http.request_head import KEPT_BYTES, _known
@@ -19,6 +21,7 @@ from .conftest import Front, MakeFront
 from .over_http import Connect, answer, chunked, connecting, sized
 
 pytestmark = pytest.mark.anyio
+NO_ANSWER = "the model answered with the status %d, which no whole answer has"
 
 
 @pytest.fixture
@@ -85,7 +88,7 @@ async def test_what_is_not_let_in_and_cannot_be_read_is_answered_once(front: Fro
     assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
-@pytest.mark.parametrize(("given", "got"), [(204, 204), (205, 205), (304, 304), (499, 400)])
+@pytest.mark.parametrize(("given", "got"), [(100, 500), (101, 500), (204, 204), (205, 205), (304, 304), (499, 400)])
 async def test_the_next_answer_of_a_connection_is_the_next_requests(
     connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch, given: int, got: int
 ) -> None:
@@ -101,9 +104,27 @@ async def test_the_next_answer_of_a_connection_is_the_next_requests(
     async with asyncio.timeout(10):
         head = await reader.readuntil(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % got)
-        if got == 400:
-            assert json.loads(await reader.readuntil(b"}}"))["error"]["message"] == "so"
+        if got >= 400:
+            assert json.loads(await reader.readuntil(b"}}"))["error"]["message"] == ("so" if got == 400 else NO_ANSWER % given)
         assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize("size", [1, LARGE_BYTES + 1])
+async def test_who_asks_for_the_head_alone_gets_no_body(front: Front, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """TorchServe's paths take any method. A body would be the beginning of the connection's next answer."""
+
+    async def echo(request: BackendRequest) -> BackendAnswer:
+        return BackendAnswer(200, [(b"content-type", b"application/json")], json.dumps("x" * size).encode())
+
+    monkeypatch.setattr(front.gateway.backend, "answer", echo)
+    async with connecting(front, names=names_of(enveloped=False)) as connect:
+        reader, writer = await connect()
+        writer.write(b"HEAD /predictions/digits HTTP/1.1\r\nHost: x\r\n\r\n" + sized(b"next"))
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"content-length: %d\r\n" % (size + 2) in head
+            assert await reader.readexactly(8) == b"HTTP/1.1"
+            assert await answer(reader) == (200, "x" * size)
 
 
 @pytest.mark.parametrize(

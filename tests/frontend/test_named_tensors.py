@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,41 @@ def test_an_answer_without_its_outputs_is_an_error_and_never_zeros(answer: bytes
     assert json.loads(json.loads(body)["parameters"]["errors"])["1"]["code"] == 500
     with pytest.raises(ProtocolFault):
         open_inference.reply(read(GOOD), "net", "1.0", MODEL, [RecordAnswer(200, answer)])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numbers"),
+    [
+        ("int64", [1.7, 2**63, "1", None, True, math.nan]),
+        ("uint8", [-1, 300, 0.5]),
+        ("bool", [2, 0.0, "true"]),
+        ("float32", [2**24 + 1, 16777217.0, 1e300, True, math.nan, math.inf, 10**400]),
+        ("float16", [2049, 65600.0]),
+        ("float64", [2**53 + 1, 10**400]),
+    ],
+)
+def test_a_number_that_an_outputs_type_does_not_hold_is_an_error_and_never_another(dtype: str, numbers: list[Any]) -> None:
+    model = replace(MODEL, outputs=[("out", dtype, (1,))])
+    for number in numbers:
+        answer = RecordAnswer(200, json.dumps({"out": [number]}).encode())
+        for binary in (False, True):
+            content = {"inputs": GOOD, "parameters": {"binary_data_output": binary}}
+            asked = open_inference.request(json.dumps(content).encode(), None, model)
+            with pytest.raises(ProtocolFault):
+                open_inference.reply(asked, "net", "1", model, [answer])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "told"),
+    [("int64", 7.0, 7), ("int64", -(2**63), -(2**63)), ("bool", 1, True), ("float32", 2**25, 2**25), ("float32", 0.1, 0.1)],
+)
+def test_what_an_outputs_type_holds_is_told(dtype: str, number: Any, told: Any) -> None:
+    model = replace(MODEL, outputs=[("out", dtype, (1,))])
+    answers = [RecordAnswer(200, json.dumps({"out": [number]}).encode())]
+    asked = open_inference.request(json.dumps({"inputs": GOOD}).encode(), None, model)
+    _, body = open_inference.reply(asked, "net", "1", model, answers)
+    assert json.dumps(json.loads(body)["outputs"][0]["data"]) == json.dumps([told])
+    over_grpc.reply(asked, "net", "1", model, answers)
 
 
 @pytest.mark.parametrize(

@@ -636,6 +636,10 @@ async def test_sagemakers_calls_reach_the_one_model_or_the_one_that_is_named(mak
     front = await make_front(StandIn(models={"digits": 1, "captions": 1}), default_model="captions")
     assert (await front.client.post("/invocations", content=b"x")).status_code == 200
     assert front.server.seen[0].target == "/predictions/captions"
+    asked = "model_name=digits&model_name=captions"  # TorchServe's way to name one: the first counts
+    assert (await front.client.post(f"/invocations?{asked}", content=b"x")).status_code == 200
+    assert front.server.seen[1].target == f"/predictions/digits?{asked}"
+    assert (await front.client.post("/invocations?model_name=nobody", content=b"x")).status_code == 404
 
 
 SCORES, OWN = [0.04, 0.95, 0.01], [-1, 2.5, -3.0]  # of the stand-in

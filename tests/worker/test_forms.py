@@ -148,3 +148,11 @@ def test_a_guards_row_has_no_parameter_that_would_stand_for_the_body() -> None:
     assert row == {"top": "3", "body": b"raw"}
     row = local_guard._row(Request(b"data=1&top=2", Headers({"content-type": URL_FORM}), "id", query=query))
     assert row == {"data": b"1", "top": b"2"}
+
+
+def test_a_guards_row_has_the_last_field_of_a_name_as_on_torchserve() -> None:
+    row = local_guard._row(Request(b"data=1&top=2&data=3", Headers({"content-type": URL_FORM}), "id"))
+    assert row == {"data": b"3", "top": b"2"}
+    part = b'--b\r\ncontent-disposition: form-data; name="data"\r\n\r\n%d\r\n'
+    form = Request(part % 1 + part % 2 + b"--b--\r\n", Headers({"content-type": "multipart/form-data; boundary=b"}), "id")
+    assert local_guard._row(form) == {"data": bytearray(b"2")}

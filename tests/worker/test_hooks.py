@@ -153,6 +153,22 @@ def test_the_way_is_learned_at_two_sizes_and_kept() -> None:
     assert str(caught.value) == "uncountable outputs for 2 rows"
 
 
+def test_one_row_alone_is_read_as_it_is_among_others() -> None:
+    place = np.zeros((2, 1))
+
+    def predict(inputs: Any) -> Any:
+        place[: len(inputs)] = 2 * np.asarray(inputs)
+        return tuple(place[: len(inputs)])
+
+    one = hooks(predict=predict)
+    row = Row(0, np.ones(1))
+    one.attempt([row], 1)
+    assert (one.way, row.error, np.asarray(row.output).tolist()) == ("rows", None, [2.0])
+    alone = hooks(predict=lambda inputs: predict(inputs) if len(inputs) == 1 else fails(ValueError())())
+    alone.attempt([row], 1)
+    assert (alone.way, row.error) == ("", None)
+
+
 def test_a_collate_of_an_authors_gets_what_was_decoded_each_time() -> None:
     seen: list[Any] = []
 
@@ -294,6 +310,16 @@ def test_a_result_that_is_not_json_is_an_error_in_its_place_and_leaves_the_other
     answer = hooks(respond=respond).answer(ONE, [[1], [float("nan")]], CheckedHeaders())
     assert isinstance(answer, Answer)
     assert answer.body == b"[[1], " + wrong + b"]"
+
+
+def test_an_only_result_is_as_it_was_where_it_is_answered_again() -> None:
+    def respond(request: Request, results: list[Any]) -> Any:
+        results[0]["n"] *= 10
+        if results[0]["n"] < 100:
+            raise ValueError
+        return results[0], None
+
+    assert isinstance(hooks(respond=respond).answer(ONE, [{"n": 5}], CheckedHeaders()), SlotError)
 
 
 def test_an_engine_without_a_release_frees_nothing() -> None:

@@ -85,6 +85,17 @@ def test_every_part_of_one_name_is_a_body_of_its_own() -> None:
     assert read({"body": RepeatedParts([b"from the address", b"x"])}).bodies == [b"x"], "a parameter is no part"
 
 
+def test_of_two_bodies_in_one_urlencoded_form_none_is_dropped() -> None:
+    """TorchServe's own handlers get the last one, and so do they here (test_forms.py)."""
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for two in (
+        reading.parsed(Request(b"body=1&body=2", Headers(headers))),
+        read({"body": RepeatedParts([b"1", b"2"])}, headers),
+    ):
+        assert isinstance(two.refused, BadRequest)
+    assert reading.parsed(Request(b"body=1", Headers(headers))).bodies == [b"1"]
+
+
 @pytest.mark.parametrize("content_type", ["multipart/form-data", "Multipart/Form-Data", "MULTIPART/FORM-DATA"])
 def test_a_form_is_one_in_whatever_case_its_content_type_is_written(content_type: str) -> None:
     part = b'--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'

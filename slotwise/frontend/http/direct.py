@@ -65,6 +65,11 @@ class DirectCycle(RequestResponseCycle):
         """Whether its connection ends with it."""
         return not self.keep_alive
 
+    @property
+    def without_body(self) -> bool:
+        """Whether its client wants the head alone: it would take a body for the beginning of the next answer."""
+        return self.scope["method"] == "HEAD"
+
     def leave(self) -> None:
         """Its client has gone."""
         if self.request is not None:
@@ -91,7 +96,7 @@ class DirectCycle(RequestResponseCycle):
 
     async def _answer(self, forward: Forward) -> None:
         request = self.request = forward.request(self.scope)  # type: ignore[arg-type]
-        opened = forward.opens(DirectEvents(self))
+        opened = forward.opens(None if self.without_body else DirectEvents(self))
         try:
             reply = await forward.reply(request, self.scope, self.receive, self._whole(), opened)  # type: ignore[arg-type]
             if reply is not None and not self.disconnected:
@@ -146,7 +151,9 @@ class DirectCycle(RequestResponseCycle):
 
     def _write_all(self, reply: ClientReply) -> None:
         head = self.head(reply)
-        if len(reply.body) <= LARGE_BYTES:
+        if self.without_body:
+            self.transport.write(head + b"\r\n")
+        elif len(reply.body) <= LARGE_BYTES:
             self.transport.write(b"%b\r\n%b" % (head, reply.body))
         else:
             self.transport.writelines([head, b"\r\n", reply.body])

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, flat, numbers_of, parts_of, shape_of
+import numpy as np
+
+from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, flat, is_another, numbers_of, parts_of, shape_of
 from slotwise.frontend.protocols.records import JSON, ModelInput, NamedShape, ProtocolFault, RecordBody, limited
 
 NAMED = "tensors"  # what such a model takes
@@ -55,9 +58,9 @@ def named_records(tensors: Sequence[Mapping[str, Any]], binary: memoryview, mode
 
 
 def has_outputs(outputs: Iterable[str], model: ModelInput, value: Any) -> bool:
-    """Whether an answer has each of these outputs, in its shape."""
-    shapes = {name: list(shape) for name, _, shape in model.outputs}
-    return isinstance(value, dict) and all(name in value and _fits(value[name], shapes[name]) for name in outputs)
+    """Whether an answer has each of these outputs, in its shape, of numbers that its type holds."""
+    known = {name: (_held_by(dtype), list(shape)) for name, dtype, shape in model.outputs}
+    return isinstance(value, dict) and all(name in value and _fits(value[name], *known[name]) for name in outputs)
 
 
 def named_values(
@@ -72,11 +75,26 @@ def named_values(
         dtype, shape = known[output]
         empty: Any = [False if dtype == "bool" else 0] * math.prod(shape)
         values = [number for one in answers for number in (empty if one is None else flat([one[output]], [1, *shape]))]
+        if np.dtype(dtype).kind != "f":  # 7.0 may stand for 7, and 1 for true
+            values = list(map(bool if dtype == "bool" else int, values))
         yield output, V2_TYPES[dtype], [len(answers), *shape], values
 
 
-def _fits(value: Any, shape: Sequence[int]) -> bool:
-    """Whether these are nested lists of numbers of this shape."""
+def _fits(value: Any, held: Callable[[Any], bool], shape: Sequence[int]) -> bool:
+    """Whether these are nested lists of this shape, of numbers that are held."""
     if not shape:
-        return type(value) in (int, float, bool)
-    return isinstance(value, list) and len(value) == shape[0] and all(_fits(part, shape[1:]) for part in value)
+        return held(value)
+    return isinstance(value, list) and len(value) == shape[0] and all(_fits(part, held, shape[1:]) for part in value)
+
+
+@lru_cache
+def _held_by(dtype: str) -> Callable[[Any], bool]:
+    """What says whether this type holds a value; a fraction may be rounded, but no whole number becomes another."""
+    kind = np.dtype(dtype)
+    if kind.kind == "b":
+        return lambda value: type(value) in (bool, int) and value in (0, 1)
+    if kind.kind == "f":
+        most = float(np.finfo(kind).max)
+        return lambda value: type(value) in (int, float) and abs(value) <= most and not is_another(value, kind.type(value))
+    limits = np.iinfo(kind)
+    return lambda value: type(value) in (int, float) and limits.min <= value <= limits.max and value % 1 == 0

@@ -205,12 +205,12 @@ def numbers_of(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryvi
                 )
         except (ValueError, OverflowError, TypeError):
             raise ProtocolFault(f"the data are no {datatype}") from None
-        if whole and datatype[:2] == "FP" and any(map(_is_another, numbers, values)):
+        if whole and datatype[:2] == "FP" and any(map(is_another, numbers, values)):
             raise ProtocolFault(f"{datatype} does not hold every number of the data, and the model takes whole ones", 415)
     return values
 
 
-def _is_another(number: float, value: Any) -> bool:
+def is_another(number: float, value: Any) -> bool:
     """Whether a whole number has become another one."""
     return (type(number) is int or number.is_integer()) and float(value) != number
 

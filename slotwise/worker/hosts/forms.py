@@ -8,7 +8,7 @@ import email.parser
 import email.policy
 import re
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slotwise.worker.request import Request
@@ -42,8 +42,12 @@ def row(request: Request) -> dict[str, Any]:
         return url_encoded(request.body)
     if not is_of(request.headers, MULTIPART):
         return {"body": request.body}
+    return _by_name(_parts(request.body, _boundary(request.headers["content-type"])))
+
+
+def _by_name(pairs: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
     fields: dict[str, list[bytes]] = {}
-    for name, value in _parts(request.body, _boundary(request.headers["content-type"])):
+    for name, value in pairs:
         fields.setdefault(name, []).append(value)
     return {name: values[0] if len(values) == 1 else RepeatedParts(values) for name, values in fields.items()}
 
@@ -72,7 +76,8 @@ def url_encoded(body: bytes) -> dict[str, Any]:
         pairs = urllib.parse.parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_PARTS, encoding="latin-1")
     except ValueError:
         raise TooLarge(f"the form has more than {MAX_PARTS} fields") from None
-    fields = {name.encode("latin-1").decode("utf-8", "replace").strip(): value.encode("latin-1") for name, value in pairs}
+    names = [name.encode("latin-1").decode("utf-8", "replace").strip() for name, _ in pairs]
+    fields = _by_name(zip(names, [value.encode("latin-1") for _, value in pairs], strict=True))
     if "" in fields:  # TorchServe's front takes the blanks around a name away, and takes no empty one
         raise BadRequest("a field of the form has no name")
     return fields
