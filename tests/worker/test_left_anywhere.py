@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import uuid
@@ -522,6 +523,90 @@ def test_random_numbers_are_of_each_requests_seed() -> None:
     assert [answer.value for answer in ask(handler, [*"123123"], as_json(6))] == [alone[body] for body in "123123"]
 
 
+class Noisy(Network):
+    """Each row alone gets the first numbers of a generator."""
+
+    def prepare(self) -> None:
+        self.generator = torch.Generator()
+
+    def noise(self, shape: Any) -> Any:
+        return torch.rand(shape, generator=torch.Generator().manual_seed(0))
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.noise(data.shape)
+
+    def postprocess(self, data: Any) -> Any:
+        return data.tolist()
+
+
+class NoisyByItsOwn(Noisy):
+    def noise(self, shape: Any) -> Any:
+        return torch.rand(shape, generator=self.generator.manual_seed(0))
+
+
+class NoisyByNumpy(Noisy):
+    def noise(self, shape: Any) -> Any:
+        return np.random.default_rng(0).random(shape)
+
+
+class NoisyByPython(Noisy):
+    def noise(self, shape: Any) -> Any:
+        generator = random.Random(0)
+        return np.array([[generator.random()] for _ in range(shape[0])])
+
+
+@pytest.mark.parametrize("kind", [Noisy, *Noisy.__subclasses__()])
+def test_random_numbers_of_one_seed_are_those_of_a_row_alone(kind: type[Noisy]) -> None:
+    handler = begin(kind(), Settings(batch_size=4))
+    assert len({json.dumps(answer.value) for answer in ask(handler, [*"1231"], as_json(4))}) == 1
+
+
+class Printed(Network):
+    """Each request says with how many digits a library writes numbers."""
+
+    def prepare(self) -> None:
+        pass
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        self.put(int(data[0]["body"]))
+        return super().preprocess(data)
+
+    def put(self, digits: int) -> None:
+        torch.set_printoptions(precision=digits)
+
+    def written(self) -> str:
+        return str(torch.tensor(1 / 3))
+
+    def postprocess(self, data: Any) -> Any:
+        return [self.written()]
+
+
+class PrintedByAVariable(Printed):
+    def put(self, digits: int) -> None:
+        Image.MAX_IMAGE_PIXELS = digits
+
+    def written(self) -> str:
+        return f"tensor({1 / 3:.{Image.MAX_IMAGE_PIXELS}f})"
+
+
+class PrintedByTheEnvironment(Printed):
+    def put(self, digits: int) -> None:
+        os.environ["DIGITS_OF_A_TEST"] = str(digits)
+
+    def written(self) -> str:
+        return f"tensor({1 / 3:.{int(subprocess.check_output(['printenv', 'DIGITS_OF_A_TEST']))}f})"
+
+
+@pytest.mark.parametrize("kind", [Printed, *Printed.__subclasses__()])
+def test_a_setting_of_a_library_is_each_requests_own(kind: type[Printed], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 10**6)
+    monkeypatch.setenv("DIGITS_OF_A_TEST", "")
+    handler = begin(kind(), Settings(batch_size=4))
+    answers = ask(handler, [*"1231"], as_json(4))
+    torch.set_printoptions(profile="default")
+    assert [answer.body.decode() for answer in answers] == [f"tensor({1 / 3:.{digits}f})" for digits in (1, 2, 3, 1)]
+
+
 @dataclasses.dataclass
 class Options:
     size: int = 3
@@ -570,10 +655,9 @@ class KeepsNothing(Network):
         with open(path, "wb") as file:
             file.write(stream.getvalue())
         Path(path).unlink()
-        return self.halved(super().preprocess(data))
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.model(data) + 0 * torch.rand(1, generator=torch.Generator().manual_seed(3))
+        noise = torch.rand(1, generator=torch.Generator().manual_seed(3))
+        torch.backends.cudnn.benchmark = False
+        return self.halved(super().preprocess(data)) + 0 * noise
 
     def postprocess(self, data: Any) -> Any:
         self.log.info("%s", self.labels)

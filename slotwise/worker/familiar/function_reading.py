@@ -62,6 +62,8 @@ class FunctionReading(Uses):
             elif isinstance(node, ast.AugAssign):
                 self.reading.change(self.roots(node.target))
         for target, value in self.source.pairs:
+            if process_wide.sets(target, value, self.at):
+                self.reading.effects.changed.add(process_wide.SETTINGS)
             if isinstance(target, ast.Attribute | ast.Subscript) and self.roots(target) - {ARGUMENT}:  # two names for one thing
                 self.reading.change(self.roots(value) - {SELF})
 

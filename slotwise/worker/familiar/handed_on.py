@@ -52,6 +52,7 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
 def handed_on(effects: dict[str, Effects]) -> set[str]:
     """What a method changes that a later one reads; where that has several names, all that such a method changes."""
     found = {name for one in effects.values() for name in one.changed & process_wide.TOGETHER}
+    found |= effects[METHODS[1]].changed & {process_wide.GENERATOR}
     for i, first in enumerate(METHODS):
         for later in METHODS[i + 1 :]:
             changed, read = effects[first].changed, effects[later].read

@@ -1,31 +1,46 @@
-"""See in a call's source that it changes what all requests of a process have together: a file of one name, random numbers."""
+"""See in a source that it changes what all requests of a process have together: a file of one name, a seed, a setting."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable
 from pathlib import PurePath
+from types import ModuleType
 from typing import Any
 
-SEED, FILES = "random.seed", "files.of_one_name"
-TOGETHER = frozenset((SEED, FILES))  # each request for itself, whoever reads these
+from slotwise.worker.familiar.sources import is_authors
+
+SEED, FILES, SETTINGS = "random.seed", "files.of_one_name", "settings.of_a_library"
+GENERATOR = "random.generator"  # of one seed: in `inference` each row gets other numbers of it than alone
+TOGETHER = frozenset((SEED, FILES, SETTINGS, "os.environ"))  # each request for itself, whoever reads these
 SEEDS = "seed manual_seed manual_seed_all set_seed seed_everything enable_full_determinism"
 WRITES = """write_bytes write_text imwrite imsave save savez savez_compressed savetxt save_file save_pretrained to_csv
     to_parquet to_json to_excel tofile copyfile copy move write export touch makedirs urlretrieve writeframes"""
 STARTS = "run call check_call check_output Popen system"
+GENERATES = "default_rng RandomState Random Generator SeedSequence PRNGKey"
+SETS = """set_default_dtype set_default_device set_default_tensor_type set_option setlocale set_printoptions tzset
+    setrecursionlimit use_deterministic_algorithms set_float32_matmul_precision set_flush_denormal set_global_dtype putenv"""
 JOINS = "join Path PurePath str abspath expanduser gettempdir getcwd joinpath with_suffix fspath"
-SEEDING, WRITING = frozenset(SEEDS.split()), frozenset(WRITES.split())
+SEEDING, WRITING, GENERATING = frozenset(SEEDS.split()), frozenset(WRITES.split()), frozenset(GENERATES.split())
+SETTING = frozenset(SETS.split())
 STARTING, JOINING = frozenset(STARTS.split()), frozenset(JOINS.split())
 
 
 def together(node: ast.Call, called: str, value: Callable[[ast.AST], Any], given: Callable[[str], list[ast.AST]]) -> str:
-    """Which of TOGETHER a call changes; "" of none. value: what an expression is now; given: what a local name is set to."""
+    """Which of TOGETHER, or GENERATOR, a call changes; "" of none.
+
+    value: what an expression is now; given: what a local name is set to.
+    """
     func = node.func
     if called in SEEDING:
         top = func
         while isinstance(top, ast.Attribute):
             top = top.value
-        return SEED if isinstance(top, ast.Name) and not given(top.id) else ""
+        return SEED if isinstance(top, ast.Name) and not given(top.id) else GENERATOR
+    if (called in GENERATING and node.args) or any(one.arg in ("seed", "random_state") for one in node.keywords):
+        return "" if is_authors(value(func)) else GENERATOR
+    if called in SETTING:
+        return SETTINGS
     if called in STARTING:
         texts = [part.value for arg in node.args for part in ast.walk(arg) if isinstance(part, ast.Constant)]
         return FILES if any(isinstance(text, str) and "/tmp/" in text for text in texts) else ""
@@ -37,6 +52,15 @@ def together(node: ast.Call, called: str, value: Callable[[ast.AST], Any], given
     if called == "open" and not any(map(_writes, [*node.args, *(one.value for one in node.keywords)])):
         return ""
     return FILES if any(_is_fixed(path, value, given, set()) for path in paths) else ""
+
+
+def sets(target: ast.AST, given: ast.AST, value: Callable[[ast.AST], Any]) -> bool:
+    """Whether something in a library's module is set to what is not always the same. value: what an expression is now."""
+    top = target
+    while isinstance(top, ast.Attribute):
+        top = top.value
+    module = value(top) if top is not target else None
+    return isinstance(module, ModuleType) and not is_authors(module) and not isinstance(given, ast.Constant)
 
 
 def _writes(mode: ast.AST) -> bool:
