@@ -622,6 +622,19 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     return timing
 
 
+class Counting:
+    """As a pipeline of transformers, which counts its calls."""
+
+    call_count = 0
+
+    def __call__(self, data: Any) -> Any:
+        self.call_count += 1
+        return data
+
+
+Counting.__module__ = "pytest"
+
+
 class KeepsNothing(Network):
     """What is like leaving something, and is not."""
 
@@ -631,6 +644,7 @@ class KeepsNothing(Network):
             tempfile.gettempdir(),
             logging.LoggerAdapter(logging.getLogger("x"), {}),
         )
+        self.pipe, self.scaler = Counting(), pytest.importorskip("sklearn.preprocessing").StandardScaler()
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -656,8 +670,11 @@ class KeepsNothing(Network):
         torch.backends.cudnn.benchmark = False
         return self.halved(super().preprocess(data)) + 0 * noise
 
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.pipe(torch.multiply(data, self.scaler.with_mean))
+
     def postprocess(self, data: Any) -> Any:
-        self.log.info("%s", self.labels)
+        self.log.info("%s of %s", self.labels, self.scaler.with_std)
         return [[self.options.names[0], cleaned("a"), float(data[0])]]
 
 
