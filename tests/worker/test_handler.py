@@ -298,3 +298,31 @@ def test_a_model_may_refuse_a_row_itself() -> None:
 
     answers = [shown(answer) for answer in ask(started(Refusing()), [[1], [7, 2], [3]])]
     assert answers == [(200, [3.0]), (200, [400, 5.0]), (200, [7.0])]
+
+
+def test_what_a_hook_keeps_of_a_request_is_said_at_the_start(caplog: pytest.LogCaptureFixture) -> None:
+    class Keeps(Doubler):
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            self.length = len(body)
+            return super().decode(body, headers)
+
+        def encode(self, output: Any, item: Any) -> Any:
+            return [float(output), self.length]
+
+    class Counts(Doubler):
+        def load(self, model_dir: Any, settings: Settings) -> Any:
+            self.labels, self.decoded = {"a": [1]}, 0
+            return super().load(model_dir, settings)
+
+        def decode(self, body: bytes, headers: Headers) -> list[Any]:
+            self.decoded += 1
+            return super().decode(body, headers)
+
+        def encode(self, output: Any, item: Any) -> Any:
+            return [float(output), self.labels["a"], self.settings.model.get("name")]
+
+    with caplog.at_level(logging.WARNING):
+        begin(Counts(), Settings(batch_size=4, proof_s=0))
+        assert "seems to be of a request" not in caplog.text
+        begin(Keeps(), Settings(batch_size=4, proof_s=0))
+        assert "what a hook leaves in length seems to be of a request" in caplog.text

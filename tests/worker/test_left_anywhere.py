@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections import OrderedDict, UserDict, namedtuple
 from collections.abc import Callable, Iterator
@@ -625,6 +626,19 @@ def timed(function: Callable[..., Any]) -> Callable[..., Any]:
     return timing
 
 
+class Counting:
+    """As a pipeline of transformers, which counts its calls."""
+
+    call_count = 0
+
+    def __call__(self, data: Any) -> Any:
+        self.call_count += 1
+        return data
+
+
+Counting.__module__ = "pytest"
+
+
 class KeepsNothing(Network):
     """What is like leaving something, and is not."""
 
@@ -634,6 +648,7 @@ class KeepsNothing(Network):
             tempfile.gettempdir(),
             logging.LoggerAdapter(logging.getLogger("x"), {}),
         )
+        self.pipe, self.scaler = Counting(), pytest.importorskip("sklearn.preprocessing").StandardScaler()
 
     @functools.cached_property
     def labels(self) -> list[str]:
@@ -659,8 +674,11 @@ class KeepsNothing(Network):
         torch.backends.cudnn.benchmark = False
         return self.halved(super().preprocess(data)) + 0 * noise
 
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.pipe(torch.multiply(data, self.scaler.with_mean))
+
     def postprocess(self, data: Any) -> Any:
-        self.log.info("%s", self.labels)
+        self.log.info("%s of %s", self.labels, self.scaler.with_std)
         return [[self.options.names[0], cleaned("a"), float(data[0])]]
 
 
@@ -704,3 +722,30 @@ def test_what_cannot_be_set_keeps_no_error_from_its_request() -> None:
 
     handler = begin(Refuses(), Settings(batch_size=4))
     assert [answer.code for answer in ask(handler, ["gone", "bob", "gone"], as_json(3))] == [404, 200, 404]
+
+
+def test_a_slow_request_that_fails_takes_nothing_from_a_call_beside_it() -> None:
+    class Beside(TorchServeHandler):
+        def initialize(self, context: Any) -> None:
+            self.last = np.zeros((1, 1))
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            if data[0]["body"] == "slow":
+                time.sleep(1.6)
+                raise ValueError
+            return np.array([[float(data[0]["body"])]])
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            self.last = data
+            if (data == 2).any():
+                time.sleep(1.2)
+            return self.last
+
+        def postprocess(self, data: Any) -> Any:
+            return data.tolist()
+
+    handler = begin(Beside(), Settings(batch_size=4, response_timeout_s=4.0))
+    assert [answer.value for answer in ask(handler, ["1"], as_json(1))] == [[1.0]]
+    answers = ask(handler, ["2", "slow"], as_json(2))
+    assert [answer.code for answer in answers] == [200, 503]
+    assert answers[0].value == [2.0]

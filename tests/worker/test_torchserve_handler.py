@@ -556,3 +556,25 @@ def test_its_rows_are_proven_with_the_archives_examples(tmp_path: Path, mixes: b
     pipeline = Pipeline.start(Centred(), tmp_path, Settings(batch_size=4, proof_s=5.0))
     assert pipeline.verdict.separable is not mixes
     assert pipeline.handler.max_rows == (1 if mixes else None)
+
+
+@pytest.mark.parametrize("mixes", [False, True])
+def test_rows_of_tokens_are_proven_beside_those_that_they_run_with(tmp_path: Path, mixes: bool) -> None:
+    class Counts(TorchServeHandler):
+        def initialize(self, context: Any) -> None:
+            pass
+
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            ids = torch.tensor([[ord(letter) for letter in data[0]["body"]["text"]]])
+            return {"ids": ids, "mask": torch.ones_like(ids)}
+
+        def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+            sums = (data["ids"] * data["mask"]).sum(1)
+            return sums.sum() + 0 * sums if mixes else sums
+
+    (tmp_path / "examples").mkdir()
+    for text in ("a cat", "a longer cat"):
+        (tmp_path / "examples" / f"{text}.json").write_text(json.dumps({"text": text}), "utf-8")
+    pipeline = Pipeline.start(Counts(), tmp_path, Settings(batch_size=8, proof_s=20.0))
+    assert pipeline.verdict.separable is not mixes
+    assert pipeline.handler.max_rows == (1 if mixes else None)

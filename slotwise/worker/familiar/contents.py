@@ -27,6 +27,7 @@ KNOWN = (SimpleNamespace, UserDict, UserList, Queue)  # of the standard library,
 MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
 ENTRY_BYTES = 256  # of an array that count as one
 WEIGHTS = ("_parameters", "_buffers", "_modules")
+COUNTS = ("call_count",)  # of a pipeline of transformers
 LIBRARIES = "asyncio builtins concurrent functools logging opentelemetry prometheus_client re slotwise thread threading torch"
 BUSY = frozenset(LIBRARIES.split())
 OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
@@ -184,8 +185,9 @@ def _slots(one: Any) -> dict[str, MemberDescriptorType]:
 
 
 def named(one: Any) -> dict[str, Any]:
-    """What an object has by name, also in slots, but for a network's weights."""
-    found = {name: value for name, value in attributes(one).items() if name not in WEIGHTS}
+    """What an object has by name, also in slots, but for a network's weights, and how often a library's was called."""
+    besides = WEIGHTS if is_authors(type(one)) else (*WEIGHTS, *COUNTS)
+    found = {name: value for name, value in attributes(one).items() if name not in besides}
     for name, slot in _slots(one).items():
         with suppress(AttributeError):
             found[name] = slot.__get__(one, type(one))

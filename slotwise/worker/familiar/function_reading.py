@@ -12,7 +12,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, telling_names, values
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, SELF, Follower, Uses
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Follower, Uses
 from slotwise.worker.familiar.values import MISSING
 
 
@@ -24,7 +24,7 @@ class FunctionReading(Uses):
         self.source = source = sources.source_of(function.__code__)
         self.own, given = source.own, source.given
         self.known: dict[str, set[str]] = {name: {ARGUMENT} for name in source.inner}
-        if function.__name__ not in METHODS or first != SELF:  # what those are given is the request's
+        if function.__name__ not in (*METHODS, *HOOKS) or first != SELF:  # what those are given is the request's
             self.known |= {name: {ARGUMENT} for name in given}
         if given:
             self.known[given[0]] = {first} if first else set()

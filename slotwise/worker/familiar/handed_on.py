@@ -17,21 +17,25 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, METHODS, SELF, Effects
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Effects
 from slotwise.worker.familiar.values import MISSING
 
 logger = logging.getLogger(__name__)
 
+MODELS = ("inference", "predict")  # the methods that see rows of several requests
 BUILDING = frozenset(("__init__", "__new__", "__post_init__", "__setstate__", "initialize", "load"))
 
 
-def effects_of(handler: Any, ours: type) -> dict[str, Effects]:
-    """For each of METHODS, what it does and all of its author's that it calls. ours: the handler's class that is ours."""
+def effects_of(handler: Any, ours: type, methods: Sequence[str] = METHODS, told: bool = False) -> dict[str, Effects]:
+    """For each of these methods, what it does and all of its author's that it calls. ours: the handler's class that is ours.
+
+    told: only what the source says is changed counts.
+    """
     kinds = [kind for kind in type(handler).__mro__ if kind not in ours.__mro__]
     found = dict[str, Effects]()
-    for method in METHODS:
+    for method in methods:
         try:
-            found[method] = FollowedMethods(handler, kinds).of([method])
+            found[method] = FollowedMethods(handler, kinds, told=told).of([method])
         except Exception as error:  # an author's object may answer with anything
             logger.info("%s cannot be read: %r", method, error)
             found[method] = Effects({ANYTHING}, {ANYTHING})
@@ -52,13 +56,23 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
 def handed_on(effects: dict[str, Effects]) -> set[str]:
     """What a method changes that a later one reads; where that has several names, all that such a method changes."""
     found = {name for one in effects.values() for name in one.changed & process_wide.TOGETHER}
-    found |= effects[METHODS[1]].changed & {process_wide.GENERATOR}
-    for i, first in enumerate(METHODS):
-        for later in METHODS[i + 1 :]:
+    methods = list(effects)
+    found |= set().union(*(effects[one].changed for one in methods if one in MODELS)) & {process_wide.GENERATOR}
+    for i, first in enumerate(methods):
+        for later in methods[i + 1 :]:
             changed, read = effects[first].changed, effects[later].read
             both = changed if ANYTHING in read else changed & (read | {ANYTHING}) if read else set()
             found |= both if any(map(values.is_name, both)) else changed if both else set()
     return set(filter(values.is_name, found))
+
+
+def warn_of_what_is_kept(handler: Any, ours: type) -> None:
+    """Say in the log what an author's hooks leave on their handler for later ones. ours: the handler's class that is ours."""
+    if not sources.is_authors(type(handler)) or "_effects" in vars(handler):  # a TorchServeHandler has looked itself
+        return
+    if names := handed_on(effects_of(handler, ours, HOOKS, told=True)) - {ANYTHING}:
+        what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
+        logger.warning(what, ", ".join(sorted(names)))
 
 
 class FollowedMethods:

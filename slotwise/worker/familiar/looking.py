@@ -74,10 +74,11 @@ class Looking:
         self.calls, self.running, self.lock = Counter[str](), 0, threading.Lock()
 
     @contextmanager
-    def at(self, method: str) -> Iterator[Callable[[], set[str]]]:
+    def at(self, method: str) -> Iterator[tuple[Callable[[], set[str]], Callable[[], bool]]]:
         """Within, this method runs; then it tells the names of what that has changed. All is put back where it fails.
 
-        Not of a call that is not looked at, or beside which another ran: whose a change is nobody knows then.
+        Not of a call that is not looked at, or beside which another ran: whose a change is nobody knows then. The second
+        function tells whether no other has begun since.
         """
         with self.lock:
             alone, self.running = not self.running, self.running + 1
@@ -85,10 +86,14 @@ class Looking:
             count, entered = self.calls[method], self.calls.total()
         looked_at = alone and (count <= FIRST_CALLS or not count & (count - 1))
         look = Look(self.holders, self.besides, None) if looked_at else None
+
+        def last() -> bool:
+            return entered == self.calls.total()
+
         try:
-            yield lambda: look.changed() if look and entered == self.calls.total() else set()
+            yield lambda: look.changed() if look and last() else set(), last
         except BaseException:
-            if look and entered == self.calls.total():
+            if look and last():
                 look.put_back()
             raise
         finally:

@@ -29,10 +29,11 @@ def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def undone(states: Sequence[dict[str, Any]]) -> Iterator[Callable[[], set[str]]]:
+def undone(states: Sequence[dict[str, Any]], alone: Callable[[], bool] = lambda: True) -> Iterator[Callable[[], set[str]]]:
     """Within, a handler runs; where it fails, its attributes and the containers in them are as they were before.
 
-    What it gives tells the names of what is set, or put into containers, by then.
+    What it gives tells the names of what is set, or put into containers, by then. alone(): whether no other call has begun
+    since; where one has, all stays, as that call may use it.
     """
     before = [(of, dict(of)) for of in states]
     parts = {id(value): found for _, values in before for value in values.values() if (found := _parts(value)) is not None}
@@ -47,7 +48,7 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[Callable[[], set[str]]]
     try:
         yield changed
     except BaseException:
-        for of, values in before:
+        for of, values in before if alone() else ():
             for name in of.keys() - values.keys():
                 del of[name]
             of |= values
@@ -57,19 +58,19 @@ def undone(states: Sequence[dict[str, Any]]) -> Iterator[Callable[[], set[str]]]
 
 
 @contextmanager
-def as_before(places: Iterable[tuple[Any, str]]) -> Iterator[None]:
+def as_before(places: Iterable[tuple[Any, str]], alone: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Within, a method runs that changes these (handed_on.py: holders and names); where it fails, they are as they were before.
 
-    So is all that is in them, but what is large, or of a library's class: that stays as it was left.
+    So is all that is in them, but what is large, or of a library's class: that stays as it was left. alone: see `undone`.
     """
     before = [(holder, name, attributes(holder).get(name, MISSING)) for holder, name in places]
     contents = [kept for _, _, value in before for kept in kept_of(value)]
     try:
         yield
     except BaseException:
-        for kept in contents:
+        for kept in contents if alone() else ():
             kept.put_back()
-        for holder, name, value in before:
+        for holder, name, value in before if alone() else ():
             if attributes(holder).get(name, MISSING) is not value:
                 put(holder, name, value)
         raise

@@ -242,7 +242,7 @@ class TorchServeHandler(BatchHandler):
             yield
             return
         known, places, had = self._effects[method].changed, self._effects[method].places.values(), set(vars(self))
-        with as_before(places), undone([vars(self)]) as changed, self._looking.at(method) as seen:
+        with self._looking.at(method) as (seen, last), as_before(places, last), undone([vars(self)], last) as changed:
             yield
             made = {name for name in vars(self).keys() - had if isinstance(getattr(type(self), name, None), cached_property)}
             if method != METHODS[-1] and (left := (changed() | seen()) - known - made):

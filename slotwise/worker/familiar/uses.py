@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from slotwise.worker.familiar import sources, telling_names, values
 from slotwise.worker.familiar.values import MISSING
 
 METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
+HOOKS = ("read", "decode", "collate", "predict", "encode", "respond")  # of a BatchHandler, in this order
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
 
 
@@ -101,6 +103,9 @@ class Uses(ABC):
                 return self.reading.value(attr)
             case ast.Attribute(value=value, attr=attr):
                 holder = self.at(value)
+                if values.is_trusted(holder):  # a tokenizer's pad_token_id, say, is of its class
+                    with suppress(Exception):
+                        return getattr(holder, attr)
                 return values.attributes(holder).get(attr, MISSING) if sources.is_authors(type(holder)) else MISSING
         return MISSING
 

@@ -62,9 +62,12 @@ def kind_of(value: Any) -> Kind:
         return "own" if len(bases) < len(type(value).__mro__) else "trusted" if "Module" in names else "other"
     if {"ndarray", "Tensor"} & names:
         return "numbers"
-    return (
-        "trusted" if {kind.__module__.partition(".")[0] for kind in bases} & set(TRUSTED) or TRUSTED_NAMES & names else "other"
-    )
+    return "trusted" if is_trusted(value) or TRUSTED_NAMES & names else "other"
+
+
+def is_trusted(value: Any) -> bool:
+    """Whether this is an object of one of TRUSTED."""
+    return bool({kind.__module__.partition(".")[0] for kind in type(value).__mro__} & set(TRUSTED))
 
 
 def may_change(value: Any) -> bool:

@@ -151,7 +151,7 @@ def proven(
     verdict = Verdict(None, "there is no example to try it with")
     try:
         if (whole := company(model_dir, handler)) is not None:
-            whole = with_lengths(_taken(attempt, whole), _pair(handler, attempt))
+            whole = _joining(handler, attempt, with_lengths(_taken(attempt, whole), _pair(handler, attempt)))
             same = unvaried(whole, lambda mate: _takes(attempt, whole.row, mate))
             settling = getattr(handler.engine, "warm_up_runs", 1)
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
@@ -192,6 +192,16 @@ def _taken(attempt: Attempt, whole: Company) -> Company:
     if shorter is None or not mates or not _takes(attempt, shorter):
         return replace(whole, longest=None)
     return Company(shorter, mates, whole.row)
+
+
+def _joining(handler: BatchHandler, attempt: Attempt, whole: Company) -> Company:
+    """The company without those whom the model refuses beside the row, and who are never in a batch with it."""
+
+    def joins(mate: Any) -> bool:
+        return _together(handler, whole.row, mate) or _takes(attempt, whole.row, mate)
+
+    mates = {kind: mate for kind, mate in whole.mates.items() if joins(mate)}
+    return replace(whole, mates=mates, longest=whole.longest if whole.longest is not None and joins(whole.longest) else None)
 
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
