@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.engines import samples
+from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
@@ -75,7 +76,10 @@ class StreamHandler(BatchHandler):
         """What runs its streams. Raises what its engine raises on the example."""
         if isinstance(self.engine, StepEngine):
             return StepLoop.start(self.engine, _Author(self), self.limits)
-        return GeneratorLoop(lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example)
+        looking = Looking(self, [kind for kind in type(self).__mro__ if kind not in StreamHandler.__mro__])
+        return GeneratorLoop(
+            lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example, look=looking.at
+        )
 
     @property
     def slots(self) -> int:
