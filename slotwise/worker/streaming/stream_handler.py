@@ -149,6 +149,7 @@ class _Author:
         return self.handler.example()
 
     def others(self) -> Iterator[Any]:
-        """The archive's examples, and the example as noise, where it is made of numbers."""
+        """The archive's examples, and the example as noise, where it is made of numbers, or shorter, where it is of tokens."""
         yield from samples.examples(self.handler.model_dir, self.handler)
         yield samples.noise(self.handler.example(), 1)
+        yield samples.shorter(self.handler.example())
