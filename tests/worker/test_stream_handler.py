@@ -98,7 +98,20 @@ class KeepsInADefault(Words):
             yield {"all": list(said)}
 
 
-@pytest.mark.parametrize("kind", [KeepsOnItself, KeepsInADefault])
+class KeepsForItsThread(Words):
+    """It has what a stream has said so far in a place of its thread, in which all streams run."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.of_thread = threading.local()
+
+    def stream(self, item: int) -> Any:
+        self.of_thread.said = []
+        for i in range(item):
+            self.of_thread.said.append(item * 10 + i)
+            yield {"all": list(self.of_thread.said)}
+
+
+@pytest.mark.parametrize("kind", [KeepsOnItself, KeepsInADefault, KeepsForItsThread])
 def test_streams_that_keep_something_on_their_handler_run_one_after_the_other(
     kind: type[Words], caplog: pytest.LogCaptureFixture
 ) -> None:
