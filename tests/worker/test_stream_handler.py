@@ -78,6 +78,47 @@ def test_pieces_may_be_a_list_and_texts_are_answered_as_one_text(given: Any) -> 
     assert answers(Gives(given), "[1]") == [(200, "a b")]
 
 
+class KeepsOnItself(Words):
+    """It has what a stream has said so far on itself."""
+
+    def stream(self, item: int) -> Any:
+        self.said: list[int] = []
+        for i in range(item):
+            self.said.append(item * 10 + i)
+            yield {"all": list(self.said)}
+
+
+class KeepsInADefault(Words):
+    """It has what a stream has said so far in a list that all calls have."""
+
+    def stream(self, item: int, said: list[int] = []) -> Any:  # noqa: B006  as authors write it
+        said.clear()
+        for i in range(item):
+            said.append(item * 10 + i)
+            yield {"all": list(said)}
+
+
+class KeepsForItsThread(Words):
+    """It has what a stream has said so far in a place of its thread, in which all streams run."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.of_thread = threading.local()
+
+    def stream(self, item: int) -> Any:
+        self.of_thread.said = []
+        for i in range(item):
+            self.of_thread.said.append(item * 10 + i)
+            yield {"all": list(self.of_thread.said)}
+
+
+@pytest.mark.parametrize("kind", [KeepsOnItself, KeepsInADefault, KeepsForItsThread])
+def test_streams_that_keep_something_on_their_handler_run_one_after_the_other(
+    kind: type[Words], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answers(kind(), "[3]", "[2]", "[1]") == [answers(kind(), body)[0] for body in ("[3]", "[2]", "[1]")]
+    assert "run alone" in caplog.text
+
+
 def test_objects_and_other_texts_are_answered_as_a_list() -> None:
     pieces = [{"text": "a"}, {"text": "b", "score": 1}, {"text": 7}]
     ((status, body),) = answers(Gives(pieces), "[1]")

@@ -82,9 +82,10 @@ def test_what_is_no_request_is_refused_alone(start: Start) -> None:
         InferenceRequest(b""),
         InferenceRequest(b"1", headers={"x-request-id": "a\nERROR forged"}),
         InferenceRequest(b"1", id_="a\nERROR forged"),
+        InferenceRequest(b"1", headers={"x-deadline-ms": 1}),  # a number would be left out, and this answered
     ]
     told = [response.told() for response in host.execute(requests)]
-    assert [status for status, _, _ in told] == [400, 400, 400, 200, 400, 400, 400]
+    assert [status for status, _, _ in told] == [400, 400, 400, 200, 400, 400, 400, 400]
     assert json.loads(told[3][2]) == {"answer": 15.0}
     assert told[3][1]["x-batch-size"] == "2"
 

@@ -87,3 +87,14 @@ def noise(like: Any, seed: int) -> Any:
     if isinstance(like, np.ndarray) and like.dtype.kind == "f":
         return np.asarray(random.standard_normal(like.shape), like.dtype)
     return like
+
+
+def shorter(like: Any) -> Any:
+    """The same without the last of its token ids, in whatever dict it has them; all else stays as it is."""
+    if isinstance(like, dict):
+        return {name: shorter(part) for name, part in like.items()}
+    if isinstance(like, list | tuple) and len(like) > 1 and all(type(one) is int for one in like):
+        return like[:-1]
+    if isinstance(like, np.ndarray) and like.dtype.kind == "i" and like.ndim and like.shape[-1] > 1:
+        return like[..., :-1]
+    return like

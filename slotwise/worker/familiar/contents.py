@@ -15,6 +15,7 @@ from functools import partial
 from io import BytesIO, StringIO
 from itertools import chain
 from queue import Queue
+from threading import local
 from types import BuiltinMethodType, CellType, FunctionType, MemberDescriptorType, MethodType, SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,7 @@ from slotwise.worker.familiar.sources import functions_in, is_authors
 from slotwise.worker.familiar.values import HOOKS, MISSING, attributes, may_change, shown
 
 CONTAINERS = (list, dict, set, deque, bytearray)
-KNOWN = (SimpleNamespace, UserDict, UserList, Queue)  # of the standard library, but as plain as an author's own
+KNOWN = (SimpleNamespace, UserDict, UserList, Queue, local)  # of the standard library, but as plain as an author's own
 MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
 ENTRY_BYTES = 256  # of an array that count as one
 WEIGHTS = ("_parameters", "_buffers", "_modules")

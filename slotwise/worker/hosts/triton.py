@@ -101,9 +101,9 @@ class TritonHost:
             headers = json.loads(text) if text else {}
         except (ValueError, RecursionError):
             headers = None
-        if not isinstance(headers, dict):
-            raise BadRequest("HEADERS must be a JSON object")
-        kept = {str(name).lower(): value for name, value in headers.items() if isinstance(value, str)}
+        if not isinstance(headers, dict) or not all(isinstance(value, str) for value in headers.values()):
+            raise BadRequest("HEADERS must be a JSON object, each header a text")
+        kept = {name.lower(): value for name, value in headers.items()}
         if request.request_id():
             kept.setdefault("x-request-id", request.request_id())
         if any(LINES.intersection(one) for one in chain(*kept.items())):

@@ -3,31 +3,46 @@
     def stream(item): yield piece, piece, ...
 
 A turn takes one piece of each generator. Who had no turn because the time was over comes first in the next one.
+
+A generator that has set at a `yield` what all of them have in common (a seed, torch's autocast, something on the handler) goes
+on alone until its end: between its pieces others would set it otherwise, or compute with what it has set.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context, copy_context
+from dataclasses import dataclass, field
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.isolation import is_out_of_memory
 from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
+from slotwise.worker.steps.common_state import common_state, gradients, moved_on, set_between
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, longest_held
 from slotwise.worker.steps.outlet import Outlet
 from slotwise.worker.steps.streams import SlowReader, Stream, TurnLimits
 
 logger = logging.getLogger(__name__)
 
+OVER = object()
+Look = Callable[[str], AbstractContextManager[Callable[[], set[str]]]]
+
 
 @dataclass(eq=False)
 class GeneratedStream(OpenStream):
-    """A stream that a generator gives. pieces: None until it is started."""
+    """A stream that a generator gives. pieces: None until it is started. begun: whether it has been asked for one.
+
+    context: its context variables, numpy's errstate among them. gradients: whether torch keeps what they need, for it.
+    """
 
     pieces: Iterator[object] | None = None
+    begun: bool = False
+    context: Context = field(default_factory=copy_context)
+    gradients: bool | None = None
 
 
 class GeneratorLoop(StreamRunner[GeneratedStream]):
@@ -37,6 +52,9 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
     `example` gives no first piece any more either, every stream is to go on in another worker. A parked one keeps
     what it has, and another one may start in its place; where it goes on, all take turns. Where more than `limits.parked` are
     parked, the one that was parked first ends.
+
+    look(name): within, a call runs; then it tells the names of what that has changed on the handler. It may look at some calls
+    only, so once two streams have changed the same, all run one after the other.
     """
 
     def __init__(
@@ -46,9 +64,14 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         limits: TurnLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         example: Callable[[], object] = lambda: None,
+        look: Look = lambda name: nullcontext(set),
     ) -> None:
         super().__init__(limits or TurnLimits(), clock)
-        self.stream, self.most, self.example = stream, most, example
+        self.stream, self.most, self.example, self.look = stream, most, example, look
+        self.sole: GeneratedStream | None = None  # no other one has a turn until it has ended
+        self.set_by: dict[str, Hashable] = {}  # by name, which stream was the first to set it
+        self.one_by_one = False
+        self.state: dict[str, object] = {}  # what all have in common, after the last piece
 
     def _opened(self, stream: Stream, arrival: int) -> GeneratedStream:
         return GeneratedStream(stream, arrival, Outlet(stream.sent))
@@ -56,8 +79,12 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
     def _take_turn(self, stop_at: float) -> None:
         self._start()
         running = sorted(self._running(), key=lambda one: (one.last_turn, one.arrival))
+        if self.one_by_one and self.sole is None:
+            self.sole = min(running, key=lambda one: one.arrival, default=None)
+        if self.sole is not None:  # also where nobody reads it: others wait for its end
+            running = [self.sole]
         for place, one in enumerate(running[: self.most]):
-            if self.dead or (place and self.clock() >= stop_at):
+            if self.dead or (place and self.clock() >= stop_at) or self.sole not in (None, one):
                 return
             one.last_turn = self.turns
             self._next(one)
@@ -67,9 +94,11 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
 
     def _start(self) -> None:
         """Start as many as there are places for."""
-        running = self._running()
+        running, most = self._running(), 1 if self.one_by_one else self.most
+        if self.sole is not None:
+            return
         waiting = [one for one in self.open.values() if one.pieces is None and one.held_at is None]
-        while len(running) < self.most and (one := first_in_turn(waiting, running)) is not None:
+        while len(running) < most and (one := first_in_turn(waiting, running)) is not None:
             waiting.remove(one)
             one.pieces = _pieces(self.stream, one.stream.item)
             running.append(one)
@@ -77,10 +106,11 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
     def _next(self, one: GeneratedStream) -> None:
         """Take the next piece of a generator."""
         assert one.pieces is not None
+        before, call, one.begun = self.state or moved_on(), "piece" if one.begun else "first piece", True
         try:
-            piece = next(one.pieces)
-        except StopIteration:
-            self._end(one)
+            with self.look(call) as changed, gradients(one.gradients) as kept:
+                piece = one.context.run(next, one.pieces, OVER)
+                names, one.gradients = changed(), kept()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
@@ -90,7 +120,24 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
             else:
                 self.dead = True
         else:
+            if piece is OVER:
+                self._end(one)
+                return
+            self.state = common_state()
+            if names := names | set_between(before, self.state):
+                self._go_on_alone(one, names)
             self._put(one, piece)
+
+    def _go_on_alone(self, one: GeneratedStream, names: set[str]) -> None:
+        """It has set these, which others have, too: it has all turns until its end."""
+        if names - self.set_by.keys():
+            logger.warning(
+                "streams that have set %s at a piece run alone: keep it in variables of `stream`, or set it for each piece",
+                ", ".join(sorted(names)),
+            )
+        self.sole = one
+        first = {name: self.set_by.setdefault(name, one.stream.id) for name in names}
+        self.one_by_one |= any(first[name] != one.stream.id for name in names - self.state.keys())
 
     def _alive(self) -> bool:
         """Whether the author's example still gives a first piece; True where there is none."""
@@ -112,11 +159,14 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         try:
             close = getattr(pieces, "close", None)
             if callable(close):
-                close()
+                with gradients(one.gradients):
+                    one.context.run(close)
         except KeyboardInterrupt:
             raise
         except BaseException:
             logger.warning("stream %s: its generator could not be closed", one.stream.id, exc_info=True)
+        if one is self.sole:
+            self.sole, self.state = None, {}
 
     def _parked(self) -> None:
         parked = [one for one in self.open.values() if one.held_at is not None and one.pieces is not None]

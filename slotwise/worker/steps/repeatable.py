@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from operator import index
 from typing import Any
 
@@ -23,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 TOKENS, OTHER_TOKENS = (1, 0), (0, 0)  # of the steps after an item, and after the one in the other slot
 Given = tuple[object, Sequence[object]]  # an item, and what it gives alone
+MOST_TRIED = 24
 TOLERANCE = 0.02  # of the largest number of an output: kernels add in another order where there are more rows
 
 
@@ -41,6 +44,23 @@ def objection(engine: StepEngine, item: object, others: Iterable[object] = ()) -
         if not _same(_read(engine, 0, item), mine[0]):
             return "an item that is read into a slot again gives another output"
         return _mixed(engine, item, mine, others, at_once=True)
+    finally:
+        _free(engine)
+
+
+def has_leftovers(engine: StepEngine, item: object, others: Iterable[object]) -> bool:
+    """Whether an item gives another output where its slot held another one before.
+
+    item and others: as of `objection`, which has not been asked yet: slot 0 has to be as it was made. The shortest item is read
+    before and after the longest, and once more: of an engine that gives another output each time nothing is known.
+    """
+    tried = sorted([item, *islice(others, MOST_TRIED)], key=partial(_length, engine))
+    try:
+        if (short := next(_tried(engine, tried, TOKENS), None)) is None:
+            return False
+        next(_tried(engine, reversed(tried), TOKENS))
+        again, once_more = (_alone(engine, short[0], TOKENS) for _ in range(2))
+        return not all(map(_same, short[1], again)) and any(all(map(_same, one, once_more)) for one in (short[1], again))
     finally:
         _free(engine)
 
@@ -131,12 +151,20 @@ def _tried(engine: StepEngine, others: Iterable[object], tokens: Sequence[int]) 
     """The items that the engine takes, and what each gives alone."""
     for other in others:
         try:
-            if index(engine.tokens(owned(other))) > engine.longest_item:
+            if _length(engine, other) > engine.longest_item:
                 continue
             given = _alone(engine, other, tokens)
         except Exception:  # it was made up, and is none
             continue
         yield other, given
+
+
+def _length(engine: StepEngine, item: object) -> int:
+    """How many tokens an item has; of what is none, more than are taken."""
+    try:
+        return index(engine.tokens(owned(item)))
+    except Exception:
+        return engine.longest_item + 1
 
 
 def _free(engine: StepEngine) -> None:

@@ -16,12 +16,13 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.steps.decoded_streams import DecodedStream, SlotHolders
 from slotwise.worker.steps.engine_calls import is_no_memory
 from slotwise.worker.steps.open_streams import first_in_turn, logger, longest_held
-from slotwise.worker.steps.repeatable import AskedOnce, objection, objection_to_slots, objection_together
+from slotwise.worker.steps.repeatable import AskedOnce, has_leftovers, objection, objection_to_slots, objection_together
 from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import StepAuthor, StepEngine
 from slotwise.worker.steps.streams import TurnLimits
 
 NO_EXAMPLE = "the handler gives no example to try it with"
+LEFTOVERS = "what a slot held before changes what is read into it next: `free` or `prefill` has to empty it"
 
 
 class StepLoop(SlotHolders):
@@ -56,12 +57,14 @@ class StepLoop(SlotHolders):
         padding: Padding | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """A runner that is warmed up. Raises what the engine raises on the author's example.
+        """A runner that is warmed up. Raises what the engine raises on the author's example, and ValueError for LEFTOVERS.
 
         Where it is not proven that the engine's steps can be repeated and its slots keep apart, each row runs alone and once.
         Where its slots do not keep apart even so, streams run one after the other.
         """
         item, mixes = author.example(), None
+        if item is not None and has_leftovers(engine, item, author.others()):
+            raise ValueError(LEFTOVERS)
         why = NO_EXAMPLE if item is None else objection(engine, item, author.others())
         if why is not None:
             logger.warning("every row of a step runs alone: %s", why)

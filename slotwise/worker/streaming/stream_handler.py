@@ -24,6 +24,7 @@ from typing import Any, ClassVar
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.engines import samples
+from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
@@ -75,7 +76,10 @@ class StreamHandler(BatchHandler):
         """What runs its streams. Raises what its engine raises on the example."""
         if isinstance(self.engine, StepEngine):
             return StepLoop.start(self.engine, _Author(self), self.limits)
-        return GeneratorLoop(lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example)
+        looking = Looking(self, [kind for kind in type(self).__mro__ if kind not in StreamHandler.__mro__])
+        return GeneratorLoop(
+            lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example, look=looking.at
+        )
 
     @property
     def slots(self) -> int:
@@ -145,6 +149,7 @@ class _Author:
         return self.handler.example()
 
     def others(self) -> Iterator[Any]:
-        """The archive's examples, and the example as noise, where it is made of numbers."""
+        """The archive's examples, and the example as noise, where it is made of numbers, or shorter, where it is of tokens."""
         yield from samples.examples(self.handler.model_dir, self.handler)
         yield samples.noise(self.handler.example(), 1)
+        yield samples.shorter(self.handler.example())

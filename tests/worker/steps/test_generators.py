@@ -8,6 +8,7 @@ import sys
 from collections.abc import Hashable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slotwise.worker.slot_errors import Unprocessable
@@ -185,6 +186,90 @@ def test_a_generator_that_does_not_close_harms_nobody() -> None:
     assert [event.id for event in loop.turn()] == [2]
     loop.cancel(2)
     assert not loop.busy
+
+
+def given(stream: Any, *items: Any) -> list[list[bytes]]:
+    """What streams of these items give that are offered together."""
+    loop = GeneratorLoop(stream, len(items))
+    loop.offer([Stream(i, item) for i, item in enumerate(items)])
+    pieces: list[list[bytes]] = [[] for _ in items]
+    while loop.busy:
+        for event in loop.turn():
+            if isinstance(event, StreamPiece):
+                pieces[int(str(event.id))].append(event.data)
+            else:
+                assert event.error is None
+    return pieces
+
+
+def seeds_random(item: int) -> Iterator[str]:
+    random.seed(7)  # the same for all
+    for _ in range(2 + item):
+        yield str(random.random())
+
+
+def seeds_numpy(item: int) -> Iterator[str]:
+    np.random.seed(7)
+    for _ in range(2 + item):
+        yield str(np.random.random())
+
+
+def errstate(item: int) -> Iterator[str]:
+    with np.errstate(divide="raise" if item % 2 else "ignore"):
+        for _ in range(2 + item):
+            try:
+                yield str(np.float64(1) / np.float64(0))
+            except FloatingPointError:
+                yield "raised"
+
+
+def seeds_torch(item: int) -> Iterator[str]:
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(7)
+    for _ in range(2 + item):
+        yield str(float(torch.rand(())))
+
+
+def autocast(item: int) -> Iterator[str]:
+    torch = pytest.importorskip("torch")
+    with torch.autocast("cpu", torch.bfloat16, enabled=bool(item % 2)):
+        for _ in range(2 + item):
+            yield str((torch.full((1, 1), 0.3) @ torch.full((1, 1), 0.7)).float().item())
+
+
+def in_inference_mode(item: int) -> Iterator[str]:
+    torch = pytest.importorskip("torch")
+    layer, x = torch.nn.Linear(1, 1), torch.ones(1, 1)
+    torch.nn.init.constant_(layer.weight, 0.5), torch.nn.init.zeros_(layer.bias)
+    with torch.inference_mode():
+        for _ in range(2 + item):
+            x = layer(x)
+            yield str(x.numpy())
+
+
+def without_gradients(item: int) -> Iterator[str]:
+    torch = pytest.importorskip("torch")
+    with torch.no_grad():
+        for _ in range(2 + item):
+            yield str((torch.ones(1, requires_grad=True) * 2).numpy())
+
+
+@pytest.mark.parametrize(
+    "stream", [seeds_random, seeds_numpy, errstate, seeds_torch, autocast, in_inference_mode, without_gradients]
+)
+def test_what_all_have_in_common_is_each_generators_own(stream: Any) -> None:
+    items = (0, 3, 1, 2)
+    list(stream(3))  # sets the same seed
+    assert given(stream, *items) == [given(stream, item)[0] for item in items]
+
+
+def test_who_has_set_a_seed_and_is_not_read_goes_on_as_others_wait() -> None:
+    loop = GeneratorLoop(seeds_random, 2)
+    loop.offer([Stream(0, 1), Stream(1, 1)])
+    loop.turn()
+    loop.hold(0)
+    ended = [event.id for _ in range(9) for event in loop.turn() if isinstance(event, StreamEnd)]
+    assert ended == [0, 1]
 
 
 def test_both_are_runners() -> None:

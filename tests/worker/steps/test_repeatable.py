@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from slotwise.worker.engines import samples
 from slotwise.worker.steps.repeatable import objection, objection_to_slots, objection_together
 from slotwise.worker.steps.step_engine import StepRow
 from slotwise.worker.steps.step_loop import StepLoop
@@ -269,3 +270,58 @@ def test_what_may_not_be_read_together_is_told() -> None:
         assert wrong.held == {}
     for others in ([], [ITEM], ["no item"]):
         assert str(objection_together(Together(0.0), ITEM, others)).startswith("no two examples give different outputs")
+
+
+class KeepsTheLongest(AddingEngine):
+    """A slot's steps see as much as was ever read into it. empties: whether `free` forgets that."""
+
+    def __init__(self, slots: int = 4, *, empties: bool = False) -> None:
+        super().__init__(slots)
+        self.most: dict[int, int] = {}
+        self.empties = empties
+
+    def tokens(self, item: Any) -> int:
+        return len(item["text"])
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.most[slot] = max(self.most.get(slot, 0), len(item["text"]))
+        return super().prefill(slot, item)
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        slots = [row.slot for row in rows]
+        return super().step(rows) + [[self.most[slot]] for slot in slots]
+
+    def free(self, slot: int) -> None:
+        super().free(slot)
+        if self.empties:
+            self.most.pop(slot, None)
+
+
+class Draws(KeepsTheLongest):
+    """Gives another output each time."""
+
+    def step(self, rows: Sequence[StepRow]) -> Any:
+        return super().step(rows) + len(self.calls)
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_an_engine_whose_slots_keep_what_they_held_does_not_start(slots: int) -> None:
+    author = Counting(ITEM)
+    author.others = lambda: [item(1, 2, 3, 4, 5)]  # type: ignore[method-assign]
+    with pytest.raises(ValueError, match="what a slot held before"):
+        StepLoop.start(KeepsTheLongest(slots), author)
+    assert StepLoop.start(KeepsTheLongest(slots, empties=True), author).engine.slots == slots
+    author.others = lambda: ["no item"]  # type: ignore[list-item, method-assign, return-value]
+    StepLoop.start(KeepsTheLongest(slots), author)
+    StepLoop.start(Draws(slots), author)
+
+
+def test_token_ids_without_the_last_one_are_another_item() -> None:
+    ids = {"ids": np.array([[1, 2]]), "name": "a", "pixels": np.ones(2), "one": [1], "flags": [True, False]}
+    assert {name: np.size(part) for name, part in samples.shorter(ids).items()} == {
+        "ids": 1, "name": 1, "pixels": 2, "one": 1, "flags": 2
+    }  # fmt: skip
+    other = samples.shorter(ITEM)
+    assert other == {**ITEM, "text": [3]}
+    assert ITEM["text"] == [3, 4]
+    assert objection(KeptOnce(), ITEM, [ITEM, other]) == MIXES
