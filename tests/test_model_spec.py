@@ -76,6 +76,9 @@ def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
         (MINIMAL + 'files = ["model/"]\n[weights]\nonnx = "model/m.onnx"', "files: model/ holds model/m.onnx", "correct"),
         (MINIMAL + 'files = ["a/b", "a"]', "files: a holds a/b, which is named as well", ""),
         ("name = ", "cannot be read", "TOML"),
+        (f"a = {5000 * '['}", "cannot be read", "TOML"),
+        (f"top_k = {5000 * '9'}", "cannot be read", "TOML"),
+        (MINIMAL + 'files = ["a\\u0000"]', "files.0: 'a\\x00' is not a path inside", ""),
     ],
 )
 def test_what_is_wrong_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: str, message: str, hint: str) -> None:

@@ -119,6 +119,22 @@ def test_two_builds_of_the_same_inputs_are_identical(built: Path, tmp_path: Path
     assert report["sha256"] == file_sha256(built)
 
 
+def test_an_archive_and_its_report_are_both_replaced_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, store = folder(tmp_path / "toy"), tmp_path / "store"
+    build(mine, store, prove=unproven)
+    before = {file.name: file.read_bytes() for file in store.iterdir()}
+    (mine / "data.txt").write_text("other")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("slotwise.archive.build.file_sha256", full)  # once it is packed, and before its report
+        with pytest.raises(OSError, match="no space left"):
+            build(mine, store, prove=unproven)
+    assert {file.name: file.read_bytes() for file in store.iterdir()} == before
+
+
 def test_building_leaves_other_peoples_temporary_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
