@@ -50,6 +50,7 @@ def _named(name: str) -> str:
 
 File = Annotated[str, AfterValidator(_inside)]
 Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]  # OpenVINO makes an answer of what is not finite
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -114,8 +115,8 @@ class Input(_Section):
     resize: Count | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     ink: bool = False
-    mean: list[float] = []
-    std: list[float] = []
+    mean: list[Number] = []
+    std: list[Number] = []
     max_pixels: Count | None = None
     columns: Annotated[list[TableColumn], BeforeValidator(_columns)] = []
 

@@ -59,6 +59,8 @@ def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
         (MINIMAL + "[input]\nfoo = 1", "unknown key 'input.foo'", "known keys: columns, dtype, ink, "),
         (MINIMAL + "[input]\nshape = [0, 2]", "input: shape must be of positive sizes", ""),
         (MINIMAL + "[input]\nshape = [3, 2, 2]\nmean = [1]", "input: mean has 1 numbers for 3 channels", ""),
+        (MINIMAL + "[input]\nstd = [nan]", "input.std.0: Input should be a finite number", ""),
+        (MINIMAL + "[input]\nmean = [inf]", "input.mean.0: Input should be a finite number", ""),
         (MINIMAL + "[input]\nstd = [0]", "input: std must be positive", ""),
         (MINIMAL + '[input]\nshape = "big"', "input.shape: ", ""),
         (MINIMAL + "top_k = 0", "top_k: Input should be greater than or equal to 1", ""),
