@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.archive.inspection import extract, inspect
+from slotwise.archive.inspection import extract, inspect, opened
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
 from slotwise.bench.bodies import RequestBody, examples
@@ -321,6 +321,8 @@ def test_what_cannot_be_written_is_no_damage(built: Path, tmp_path: Path, monkey
 
     with pytest.raises(SlotwiseError, match=r"toy\.mar cannot be unpacked to .*File exists"):
         extract(built, tmp_path)
+    with pytest.raises(OSError, match="No space left"), opened(built):
+        full()  # what is written of it
     monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
     with pytest.raises(SlotwiseError, match="No space left"):
         extract(built, tmp_path / "out")
