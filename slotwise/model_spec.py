@@ -37,7 +37,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,127}")  # the gateway finds no 
 
 def _inside(path: str) -> str:
     parts = PurePosixPath(path).parts
-    if not parts or path.startswith("/") or any(part.startswith(".") for part in parts) or "\\" in path or "," in path:
+    if not parts or path.startswith("/") or any(part.startswith(".") for part in parts) or {*"\\,\0"} & {*path}:
         raise ValueError(f"{path!r} is not a path inside the model's folder")
     return path
 
@@ -50,6 +50,7 @@ def _named(name: str) -> str:
 
 File = Annotated[str, AfterValidator(_inside)]
 Count = Annotated[int, Field(ge=1)]
+Number = Annotated[float, Field(allow_inf_nan=False)]  # OpenVINO makes an answer of what is not finite
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -114,8 +115,8 @@ class Input(_Section):
     resize: Count | None = None
     interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
     ink: bool = False
-    mean: list[float] = []
-    std: list[float] = []
+    mean: list[Number] = []
+    std: list[Number] = []
     max_pixels: Count | None = None
     columns: Annotated[list[TableColumn], BeforeValidator(_columns)] = []
 
@@ -265,7 +266,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise SlotwiseError(f"there is no {path}", "`slotwise new NAME` writes one to start from") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, or a number of 5000 digits
         raise SlotwiseError(f"{path} cannot be read: {error}", "it must be a TOML file in UTF-8") from error
 
 

@@ -59,6 +59,8 @@ def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
         (MINIMAL + "[input]\nfoo = 1", "unknown key 'input.foo'", "known keys: columns, dtype, ink, "),
         (MINIMAL + "[input]\nshape = [0, 2]", "input: shape must be of positive sizes", ""),
         (MINIMAL + "[input]\nshape = [3, 2, 2]\nmean = [1]", "input: mean has 1 numbers for 3 channels", ""),
+        (MINIMAL + "[input]\nstd = [nan]", "input.std.0: Input should be a finite number", ""),
+        (MINIMAL + "[input]\nmean = [inf]", "input.mean.0: Input should be a finite number", ""),
         (MINIMAL + "[input]\nstd = [0]", "input: std must be positive", ""),
         (MINIMAL + '[input]\nshape = "big"', "input.shape: ", ""),
         (MINIMAL + "top_k = 0", "top_k: Input should be greater than or equal to 1", ""),
@@ -76,6 +78,9 @@ def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
         (MINIMAL + 'files = ["model/"]\n[weights]\nonnx = "model/m.onnx"', "files: model/ holds model/m.onnx", "correct"),
         (MINIMAL + 'files = ["a/b", "a"]', "files: a holds a/b, which is named as well", ""),
         ("name = ", "cannot be read", "TOML"),
+        (f"a = {5000 * '['}", "cannot be read", "TOML"),
+        (f"top_k = {5000 * '9'}", "cannot be read", "TOML"),
+        (MINIMAL + 'files = ["a\\u0000"]', "files.0: 'a\\x00' is not a path inside", ""),
     ],
 )
 def test_what_is_wrong_is_one_line_with_the_file_and_the_key(tmp_path: Path, text: str, message: str, hint: str) -> None:

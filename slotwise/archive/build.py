@@ -23,7 +23,7 @@ from slotwise.archive.packaging import pack
 from slotwise.archive.store import archive_file
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
-from slotwise.files.disk import check_writable
+from slotwise.files.disk import check_writable, written_whole
 from slotwise.interrupts import held
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.environment.digests import file_sha256
@@ -103,13 +103,14 @@ def _build(
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = archive_file(out_dir, spec.name, spec.version)
-    with held():  # the archive and its report, or neither
-        pack(spec, sources, archive, inputs, prove or prove_archive)
+    told = archive.with_name(f"{archive.stem}.report.json")
+    with held(), written_whole(told) as unfinished, written_whole(archive) as packed:  # the archive and its report, or neither
+        pack(spec, sources, packed, inputs, prove or prove_archive)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
-        size = {"size_bytes": archive.stat().st_size, "sha256": file_sha256(archive)}
+        size = {"size_bytes": packed.stat().st_size, "sha256": file_sha256(packed)}
         report = {**about, **size, "build_s": round(time.monotonic() - started, 1), "measured": measured}
         report |= {"int8": agreement} if agreement else {}
-        (out_dir / f"{archive.stem}.report.json").write_text(json.dumps(report, indent=2) + "\n", "utf-8")
+        unfinished.write_text(json.dumps(report, indent=2) + "\n", "utf-8")
     return archive
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.environment.digests import file_sha256
@@ -30,13 +31,21 @@ SERVING = {
 
 
 def input_digests(folder: Path, spec: ModelSpec) -> dict[str, str]:
-    """The SHA-256 of every file that the archive of the model in `folder` is built from, by its path there."""
+    """The SHA-256 of every file that the archive of the model in `folder` is built from, by its path there.
+
+    Raises SlotwiseError for a stage that has stages.
+    """
     digests = {DESCRIPTION: hashlib.sha256(spec.model_dump_json().encode()).hexdigest()}
     if not spec.handler.endswith(".py"):
         digests[f"handlers/{spec.handler}.py"] = file_sha256(project.handler_file(spec.handler))
     for stage in spec.stages:
         own = stage_folder(folder, stage.model)
-        digests |= {f"stages/{stage.name}/{path}": sha256 for path, sha256 in input_digests(own, load_spec(own)).items()}
+        described = load_spec(own)
+        if described.stages:
+            raise SlotwiseError(
+                f"{spec.name}: the stage {stage.name} has stages of its own", "write all of them into one model.toml"
+            )
+        digests |= {f"stages/{stage.name}/{path}": sha256 for path, sha256 in input_digests(own, described).items()}
     return digests | {file.relative_to(folder).as_posix(): file_sha256(file) for file in _files(folder, spec)}
 
 

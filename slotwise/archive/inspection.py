@@ -20,6 +20,7 @@ from slotwise.archive.guarding.foreign import LEGACY_MANIFEST, TERMS, config_of,
 from slotwise.archive.packaging import DIGESTS, MANIFEST
 from slotwise.archive.zip_safety import DAMAGE, check_entries, read_small
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import FULL
 from slotwise.worker.environment.digests import file_sha256
 from slotwise.worker.separability.proof import carried
 
@@ -106,6 +107,8 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
             check_entries(path, source)
             yield source
     except DAMAGE as error:
+        if getattr(error, "errno", None) in FULL:  # what was made of it was written meanwhile
+            raise
         raise SlotwiseError(
             f"{path.name} is truncated or damaged: {shown(str(error))}", "get a fresh copy or build it again"
         ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -45,10 +44,6 @@ def with_stages(
             laid_out = extract(archive, place / FOLDER / stage.name)
         for part in LEFT_OUT:
             shutil.rmtree(laid_out / part)
-        if json.loads((laid_out / "slotwise.json").read_text("utf-8"))["model"]["handler"] == HANDLER:
-            raise SlotwiseError(
-                f"{spec.name}: the stage {stage.name} has stages of its own", "write all of them into one model.toml"
-            )
         for module in _modules(laid_out, handler):
             if modules.setdefault(module, stage.name) != stage.name:
                 raise SlotwiseError(

@@ -16,6 +16,7 @@ from typing import Any
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import check_regular
 from slotwise.files.project import model_folder, models
 from slotwise.model_spec import load_spec, read_toml
 
@@ -115,6 +116,7 @@ def example_file(model: str) -> str:
 
 
 def _from_archive(archive: Path) -> list[RequestBody]:
+    check_regular(archive)
     try:
         with zipfile.ZipFile(archive) as mar:
             names = sorted(name for name in mar.namelist() if name.startswith("examples/"))[:MAX_EXAMPLES]

@@ -52,10 +52,11 @@ class Target:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port to connect to."""
-        parts = urlsplit(self.url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise SlotwiseError(f"{self.url!r} is no address that can be measured", "give one that starts with http://")
-        return parts.hostname, parts.port or 80
+        with contextlib.suppress(ValueError):  # no port, or no IPv6
+            parts = urlsplit(self.url)
+            if parts.scheme == "http" and parts.hostname:
+                return parts.hostname, parts.port or 80
+        raise SlotwiseError(f"{self.url!r} is no address that can be measured", "give one that starts with http://")
 
     def request(self, body: bytes, content_type: str) -> bytes:
         """The bytes of one POST."""

@@ -136,7 +136,7 @@ def check(
     batch_size: Annotated[int, typer.Option(min=2, help="Requests in a full batch.")] = 8,
     profile: Annotated[str | None, typer.Option(help="Run as under this profile (default: cpu).")] = None,
     server: Annotated[str | None, typer.Option(help="Ask only torchserve, only mms, or slotwise.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds that one batch may take.")] = 120.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds that one batch may take.")] = 120.0,
     tolerance: Annotated[
         float | None,
         typer.Option(min=0, max=1, help="How far numbers of two answers to one request may be apart (default: as measured)."),

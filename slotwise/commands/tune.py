@@ -40,7 +40,7 @@ def simulate(
     start_s: Annotated[float, typer.Option(min=0, help="Until a worker more is ready, in seconds.")] = 2.0,
     cores: Annotated[int, typer.Option(min=0, help="Where more workers run than that, each is slower; 0: none is.")] = 0,
     clients: Annotated[int, typer.Option(min=0, help="Clients that ask again when they are answered.")] = 0,
-    rate: Annotated[float, typer.Option(min=0, help="Requests a second that come whatever happens.")] = 0.0,
+    rate: Annotated[float, typer.Option(min=0, max=1e6, help="Requests a second that come whatever happens.")] = 0.0,
     day: Annotated[bool, typer.Option("--day", help="A day of quiet, ramp, peak and burst in --seconds.")] = False,
     trace: Annotated[
         Path | None, typer.Option(help='A file of lines like {"at_s": 0.25, "sender": "a", "within_s": 1}.')

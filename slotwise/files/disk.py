@@ -83,6 +83,20 @@ def written_whole(file: Path) -> Iterator[Path]:
         partial.unlink(missing_ok=True)
 
 
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[None]:
+    """The new folder `folder`, which is written within the block: it is there as a whole, or gone. Raises SlotwiseError."""
+    try:
+        yield
+    except BaseException as error:
+        with held():
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            message = f"{folder} cannot be written, and was removed: {error}"
+            raise SlotwiseError(message, "see to that, and try again") from error
+        raise
+
+
 def _beside(file: Path) -> Path:
     """A name beside `file` that nobody else has: threads have one process id, and so have containers that share a folder."""
     return file.with_name(f".{file.name}.{secrets.token_hex(4)}.partial")

@@ -24,6 +24,7 @@ from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.model_table import REFUSED
 from slotwise.drop_in.snapshots import models_of, newest
 from slotwise.errors import SlotwiseError
+from slotwise.files.disk import whole_folder
 from slotwise.migrate.around import Around
 from slotwise.migrate.findings import Finding, Verdict, need_new
 
@@ -202,13 +203,8 @@ def migrate(folder: Path, out: Path | None, image: str) -> tuple[list[Finding], 
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         findings = deployment.read(Path(work))
         if out:
-            try:
+            with whole_folder(out):
                 deployment.write(out)
-            except OSError as error:
-                shutil.rmtree(out, ignore_errors=True)
-                raise SlotwiseError(
-                    f"{out} cannot be written, and was removed: {error}", "see to that, and try again"
-                ) from error
     return findings, deployment.command(out or folder)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.errors import SlotwiseError
-from slotwise.files.disk import written_whole
+from slotwise.files.disk import whole_folder, written_whole
 from slotwise.files.tarball import unpack
 from slotwise.migrate.findings import Finding, need_new
 from slotwise.model_spec import NAME, ModelSpec, parse
@@ -63,13 +63,14 @@ def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
         if fault := _fault(text):
             findings.append(Finding("model.toml", "cannot", fault))
         if out and not any(finding.verdict == "cannot" for finding in findings):
-            out.mkdir(parents=True, exist_ok=True)
-            for file in files:
-                if (folder / file).is_dir():
-                    shutil.copytree(folder / file, out / file, symlinks=True)
-                else:
-                    shutil.copy2(folder / file, out / file)
-            (out / "model.toml").write_text(text, "utf-8")
+            with whole_folder(out):
+                out.mkdir(parents=True, exist_ok=True)
+                for file in files:
+                    if (folder / file).is_dir():
+                        shutil.copytree(folder / file, out / file, symlinks=True)
+                    else:
+                        shutil.copy2(folder / file, out / file)
+                (out / "model.toml").write_text(text, "utf-8")
     return findings
 
 

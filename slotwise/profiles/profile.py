@@ -171,7 +171,7 @@ def _typed(texts: Mapping[str, str], source: str) -> dict[str, Any]:
             raise _unknown(key, source, [known for known in Profile.model_fields if section_of(known)])
         try:
             typed[key] = tomllib.loads(f"value = {text.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):  # no TOML, or a number of 5000 digits
             typed[key] = text.strip()
     return typed
 

@@ -27,7 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slotwise.archive.build import build
-from slotwise.archive.inspection import extract, inspect
+from slotwise.archive.inspection import extract, inspect, opened
 from slotwise.archive.store import archive_file
 from slotwise.archive.zip_safety import check_entries
 from slotwise.bench.bodies import RequestBody, examples
@@ -117,6 +117,22 @@ def test_two_builds_of_the_same_inputs_are_identical(built: Path, tmp_path: Path
     assert build(elsewhere, tmp_path / "second").read_bytes() == first
     report = json.loads((tmp_path / "second" / "toy.report.json").read_text())
     assert report["sha256"] == file_sha256(built)
+
+
+def test_an_archive_and_its_report_are_both_replaced_or_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, store = folder(tmp_path / "toy"), tmp_path / "store"
+    build(mine, store, prove=unproven)
+    before = {file.name: file.read_bytes() for file in store.iterdir()}
+    (mine / "data.txt").write_text("other")
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("slotwise.archive.build.file_sha256", full)  # once it is packed, and before its report
+        with pytest.raises(OSError, match="no space left"):
+            build(mine, store, prove=unproven)
+    assert {file.name: file.read_bytes() for file in store.iterdir()} == before
 
 
 def test_building_leaves_other_peoples_temporary_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +321,8 @@ def test_what_cannot_be_written_is_no_damage(built: Path, tmp_path: Path, monkey
 
     with pytest.raises(SlotwiseError, match=r"toy\.mar cannot be unpacked to .*File exists"):
         extract(built, tmp_path)
+    with pytest.raises(OSError, match="No space left"), opened(built):
+        full()  # what is written of it
     monkeypatch.setattr(zipfile.ZipFile, "extractall", full)
     with pytest.raises(SlotwiseError, match="No space left"):
         extract(built, tmp_path / "out")

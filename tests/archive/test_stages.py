@@ -161,4 +161,6 @@ def test_what_is_no_model_of_several(both: Path) -> None:
     model(both / "split", "split.py")
     model(both.parent / "outer", "stages", STAGES.replace('"split"\nmodel = "split"', '"a"\nmodel = "../words"'))
     assert refusal(both.parent / "outer") == "outer: the stage a has stages of its own"
+    model(both.parent / "round", "stages", STAGES.replace('"split"\nmodel = "split"', '"a"\nmodel = "../round"'))
+    assert refusal(both.parent / "round") == "round: the stage a has stages of its own"
     assert json.loads(json.dumps(load_spec(both).model_dump()))["stages"][0] == {"name": "split", "model": "split"}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from slotwise.bench.bodies import examples, from_files, from_mix
+from slotwise.bench.http_connection import Target
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from tests.standin import answer, standin
@@ -136,6 +138,30 @@ def test_a_model_without_examples_is_told_what_to_name(tmp_path: Path) -> None:
     (tmp_path / "m.py").write_text("")
     with pytest.raises(SlotwiseError, match="has no example bodies"):
         examples(str(tmp_path))
+
+
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.mar")
+    with pytest.raises(SlotwiseError, match="is no regular file"):
+        examples(str(tmp_path / "m.mar"))
+
+
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "http://h:p/", "ftp://h", "http://"])
+def test_an_address_that_cannot_be_measured_is_one_line(url: str) -> None:
+    with pytest.raises(SlotwiseError, match="is no address that can be measured"):
+        _ = Target(url, {}).address
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("simulate", "--batch-ms", "1", "--request-ms", "1", "--rate", "inf"),
+        ("check", "m.mar", "--timeout", "nan"),
+        ("check", "m.mar", "--timeout", "inf"),
+    ],
+)
+def test_a_number_without_an_end_is_wrong_usage(line: tuple[str, ...]) -> None:
+    assert RUN.invoke(build_app(), line).exit_code == 2
 
 
 def test_a_folder_without_a_file_is_no_body(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import tarfile
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -338,6 +339,27 @@ def test_a_copy_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
             migrate(folder, tmp_path / "out", IMAGE)
     assert not (tmp_path / "out").exists()
     migrate(folder, tmp_path / "out", IMAGE)
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), KeyboardInterrupt()])
+def test_a_copy_that_ends_in_the_middle_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    tarball = packed(tmp_path / "model.tar.gz", **{"code/inference.py": OWN_FUNCTIONS.encode(), "factor.json": b"3"})
+    folder = made(tmp_path, "KServe")
+
+    def ends(*_: object, **__: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.copy2", ends)
+        for write in (
+            partial(migrate_sagemaker, tarball, tmp_path / "out", "mine"),
+            partial(migrate, folder, tmp_path / "out", IMAGE),
+        ):
+            with pytest.raises((SlotwiseError, KeyboardInterrupt)):
+                write()
+            assert not (tmp_path / "out").exists()
 
 
 def test_an_archive_of_ours_stays_as_it_is_wherever_one_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

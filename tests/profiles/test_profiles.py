@@ -90,6 +90,7 @@ def test_what_is_wrong_is_said_with_file_and_key(text: str, message: str, hint: 
     ("overrides", "message"),
     [
         ({"batch_sise": "8"}, "--set: unknown key 'batch_sise'"),
+        ({"batch_size": "9" * 5000}, "--set: batch_size: must be a valid integer, not '999"),
         ({"batch_size": "many"}, "--set: batch_size: must be a valid integer, not 'many'"),
         ({"initial_workers": "4", "threads": "4"}, "--set: threads: 4 workers x 4 threads are more than the 8 cores"),
         ({"name": "other"}, "--set: unknown key 'name'"),

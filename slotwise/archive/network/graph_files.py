@@ -10,6 +10,7 @@ from typing import Any
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.files.disk import written_whole
 from slotwise.model_spec import ModelSpec
 
 MOST = 2**31 - 1  # bytes: no file of ONNX is larger
@@ -55,9 +56,8 @@ def kept_graph(spec: ModelSpec, graph: Any) -> Path:
     target = folder / str(spec.weights.onnx)
     if not target.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = target.with_suffix(".partial")
-        partial.write_bytes(data)
-        partial.replace(target)
+        with written_whole(target) as unfinished:
+            unfinished.write_bytes(data)
     return folder
 
 
