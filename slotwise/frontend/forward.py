@@ -260,7 +260,7 @@ def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHe
     body = request.gateway.options.error_of(status, answer.body, request.identity)
     if body is None:
         return status, headers, answer.body
-    headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]
+    headers = [header for header in headers if header[0] not in replies.OF_A_BODY] + [replies.JSON_TYPE]
     if status == 503:
         headers.append((b"retry-after", b"1"))
     return status, headers, body
