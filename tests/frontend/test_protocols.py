@@ -69,6 +69,12 @@ def test_every_instance_is_a_record() -> None:
     }
 
 
+@pytest.mark.parametrize("content_type", ["", "application/json"])
+def test_json_that_is_nested_too_deep_does_not_become_a_text(content_type: str) -> None:
+    with pytest.raises(ProtocolFault, match="nested too deep"):
+        kserve_v1.reply([RecordAnswer(200, b"[" * 100_000 + b"]" * 100_000, content_type)])
+
+
 @pytest.mark.parametrize(
     ("beside", "taken"),
     [
