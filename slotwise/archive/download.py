@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -16,6 +17,7 @@ from slotwise.worker.environment.digests import file_sha256
 SHA256 = re.compile(r"[0-9a-f]{64}")
 SCHEMES = ("http", "https", "s3")
 BLOCK = 1 << 20
+PATIENCE_S, SLOWEST_BYTES_A_S = 60.0, 1024  # who sends more slowly than that, after so long, may never end
 
 
 def is_url(text: str) -> bool:
@@ -79,8 +81,12 @@ def download(url: str, target: Path) -> str:
 def _received(url: str, partial: Path, *, follow_redirects: bool) -> str:
     digest = hashlib.sha256()
     blocks = _of_s3(url) if url.lower().startswith("s3://") else _of_http(url, follow_redirects)
+    began = time.monotonic()
     with partial.open("wb") as file:
         for block in blocks:
+            took_s = time.monotonic() - began
+            if took_s > PATIENCE_S and file.tell() < SLOWEST_BYTES_A_S * took_s:
+                raise _failed(url, f"it sends fewer than {SLOWEST_BYTES_A_S} bytes a second")
             if file.tell() + len(block) > MAX_UNPACKED_BYTES:
                 raise SlotwiseError(f"{shown(url)} is larger than {MAX_UNPACKED_BYTES >> 30} GiB", "check the address")
             digest.update(block)

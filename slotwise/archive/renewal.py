@@ -46,6 +46,7 @@ MOVED = {  # modules of earlier workers that handlers imported, and where they a
     "settings": "environment.settings",
 }
 MOST_EXAMPLES = 32
+ANSWERS_ALONE = [0, 2]  # a worker before that answers on a server only
 STAGE = re.compile(r"stages/[^/]+/slotwise\.json")
 
 
@@ -118,7 +119,7 @@ def renew(
             shutil.copymode(path, unfinished)
             say(f"trying {path.name} with today's worker")
             with let_through():
-                renewal = _tried(info, unfinished, out or path)
+                renewal = _tried(info, unfinished, out or path, force)
             if renewal.changed and not force:
                 hint = "look at them (`slotwise check`), then --force takes it all the same"
                 raise SlotwiseError(f"{path.name} answers otherwise with today's worker: {', '.join(renewal.changed)}", hint)
@@ -192,8 +193,8 @@ def _at_old_places(old: dict[str, FileContent], code: dict[str, FileContent]) ->
     return stand_ins
 
 
-def _tried(info: ArchiveInfo, renewed: Path, target: Path) -> Renewal:
-    """Let the renewed archive answer its examples, and the old one where it can."""
+def _tried(info: ArchiveInfo, renewed: Path, target: Path, force: bool) -> Renewal:
+    """Let the renewed archive answer its examples, and the old one where it can; by force it need not."""
     bodies = _examples(info)
     try:
         answers = _answers(renewed, bodies)
@@ -206,7 +207,10 @@ def _tried(info: ArchiveInfo, renewed: Path, target: Path) -> Renewal:
         raise SlotwiseError(f"{info.path.name}: with today's worker {bad[0]} is answered with {said}", "nothing was changed")
     try:
         before = _answers(info.path, bodies)
-    except SlotwiseError:  # a worker before 0.2.0 answers on a server only
+    except SlotwiseError as error:
+        if bodies and _numbers(info.release) >= ANSWERS_ALONE and not force:
+            hint = "nothing was changed; --force takes today's worker without a comparison"
+            raise SlotwiseError(f"the old worker does not answer: {error.message}", hint) from error
         before = {}
     changed = [name for name, answer in before.items() if answer.status == 200 and not _agree(answer, answers[name])]
     return Renewal(target, info.release, __version__, True, len(answers), bool(before), changed)

@@ -75,7 +75,7 @@ def _line(one: Renewal) -> str:
     elif one.compared:
         outcome += ", otherwise than before: " + ", ".join(one.changed) if one.changed else ", as before"
     else:
-        outcome += "; the old worker answers on a server only, so nobody compared"
+        outcome += "; the old worker gave no answers, so nobody compared"
     return f"renewed {one.archive}: the worker of {one.before} is that of {one.after} now; {outcome}"
 
 

@@ -43,10 +43,10 @@ NOT_TAKEN = "%s %s the client does not take its answer"
 class Forward:
     """The ASGI endpoint that sends a request to a model.
 
-    model: its name, or what finds it by the query (may raise Refused); where it is empty the path says which.
+    model: its name, or what finds it by the request's head (may raise Refused); where it is empty the path says which.
     """
 
-    def __init__(self, gateway: Gateway, model: str | Callable[[bytes], str] = "") -> None:
+    def __init__(self, gateway: Gateway, model: str | Callable[[Scope], str] = "") -> None:
         self.gateway, self.model = gateway, model
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,7 @@ class Forward:
         opened: Opened,
     ) -> BackendAnswer:
         if callable(self.model):
-            request.ask(self.model(scope["query_string"]))
+            request.ask(self.model(scope))
         request.read_head(scope)
         pieces = opened(request, scope["headers"])
         await request.read_body(receive, whole)
@@ -260,7 +260,7 @@ def _reply(answer: BackendAnswer, request: InferenceRequest) -> tuple[int, RawHe
     body = request.gateway.options.error_of(status, answer.body, request.identity)
     if body is None:
         return status, headers, answer.body
-    headers = [header for header in headers if header[0] != b"content-type"] + [replies.JSON_TYPE]
+    headers = [header for header in headers if header[0] not in replies.OF_A_BODY] + [replies.JSON_TYPE]
     if status == 503:
         headers.append((b"retry-after", b"1"))
     return status, headers, body

@@ -35,6 +35,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}").fullmatch
 is_header_name = re.compile(rb"[a-z0-9!#$%&'*+.^_`|~-]+").fullmatch  # in lower case
 KEPT_NAME = 64  # of a header: longer ones are looked at each time
 _PASSED_ON = {b"content-type", b"accept", b"content-encoding"}
+OF_A_BODY = (b"content-type", b"content-encoding")  # headers that say what it is
 _DROPPED = {b"x-request-id", REQUEST_ID.encode(), b"x-content-type-options", b"x-slotwise-sent"}
 
 
@@ -143,5 +144,5 @@ def to_client(name: bytes) -> str:
     low = name.lower()
     if not is_header_name(low):
         return ""
-    kept = (low[:2] == b"x-" and low not in _DROPPED) or low == b"content-type" or low.startswith(SEQUENCE)
+    kept = (low[:2] == b"x-" and low not in _DROPPED) or low in OF_A_BODY or low.startswith(SEQUENCE)
     return low.decode("latin-1") if kept else ""

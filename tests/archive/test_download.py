@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
+from slotwise.archive import download
 from slotwise.archive.download import fetch, is_url
 from slotwise.errors import SlotwiseError
 
@@ -72,6 +75,30 @@ def test_a_file_of_that_name_is_not_overwritten(site: str, store: Path) -> None:
     with pytest.raises(SlotwiseError, match="with another content"):
         fetch(f"{site}/model.mar", DIGEST, store)
     assert (store / "model.mar").read_bytes() == b"mine"
+
+
+def test_what_drips_is_given_up(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a few such servers keep every place for changes of models for ever: there is always one more byte in time."""
+    monkeypatch.setattr(download, "PATIENCE_S", 0.2)
+
+    class Dripping(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            with suppress(OSError):
+                for _ in range(40):
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Dripping) as server:
+        threading.Thread(target=server.serve_forever, daemon=True, kwargs={"poll_interval": 0.02}).start()
+        with pytest.raises(SlotwiseError, match="bytes a second"):
+            fetch(f"http://127.0.0.1:{server.server_port}/model.mar", DIGEST, store)
+        server.shutdown()
+    assert list(store.iterdir()) == []
 
 
 def test_what_does_not_end_is_not_written_to_the_end(site: str, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,6 +161,15 @@ def test_where_it_does_not_run_or_answers_otherwise_the_old_one_stays(old: Path,
         assert renew(old, force=True).changed == ["one.json", "two.json"]
 
 
+def test_where_the_old_worker_does_not_answer_nothing_is_taken_for_compared(old: Path) -> None:
+    changed(old, sums__py=HANDLER.format(load="assert slotwise.__version__ != '0.2.0', 'only the new one'"))
+    data = old.read_bytes()
+    with pytest.raises(SlotwiseError, match=r"the old worker does not answer: .*only the new one"):
+        renew(old)
+    assert old.read_bytes() == data
+    assert not renew(old, force=True).compared
+
+
 def test_an_example_that_is_refused_is_no_trial_passed(old: Path) -> None:
     changed(old, **{"examples/one__json": "no numbers"})
     with pytest.raises(SlotwiseError, match=r"with today's worker one\.json is answered with .*not JSON"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
 import json
 import math
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.backends.remote import race
 from slotwise.client.tokens import auth_headers
 from slotwise.frontend import replies
@@ -235,6 +237,26 @@ async def test_the_clients_request_id_is_kept_where_it_is_harmless(make_front: M
     front = await make_front()
     assert (await front.predict(headers={"x-request-id": "my-id.7"})).headers["x-request-id"] == "my-id.7"
     assert (await front.predict(headers={"x-request-id": "<b>"})).headers["x-request-id"] != "<b>"
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_an_answer_that_its_model_has_packed_says_so(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    front = await make_front()
+
+    async def packed(request: BackendRequest) -> BackendAnswer:
+        said = {b"Content-Type": b"text/plain", b"Content-Encoding": b"gzip"}
+        return BackendAnswer(status, list(said.items()), gzip.compress(b"packed"))
+
+    monkeypatch.setattr(front.gateway.backend, "answer", packed)
+    answer = await front.predict()
+    if status == 200:
+        assert answer.text == "packed"
+    else:  # in the shape of every error, which is not packed
+        assert answer.json()["error"]["code"] == 400
+    generated = await front.client.post("/v2/models/digits/generate", json={"text_input": "x"})
+    assert "error" in generated.json()
 
 
 async def test_the_deadline_is_passed_on_and_kept(make_front: MakeFront) -> None:

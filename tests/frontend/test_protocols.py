@@ -69,6 +69,12 @@ def test_every_instance_is_a_record() -> None:
     }
 
 
+@pytest.mark.parametrize("content_type", ["", "application/json"])
+def test_json_that_is_nested_too_deep_does_not_become_a_text(content_type: str) -> None:
+    with pytest.raises(ProtocolFault, match="nested too deep"):
+        kserve_v1.reply([RecordAnswer(200, b"[" * 100_000 + b"]" * 100_000, content_type)])
+
+
 @pytest.mark.parametrize(
     ("beside", "taken"),
     [
@@ -640,6 +646,9 @@ async def test_sagemakers_calls_reach_the_one_model_or_the_one_that_is_named(mak
     assert (await front.client.post(f"/invocations?{asked}", content=b"x")).status_code == 200
     assert front.server.seen[1].target == f"/predictions/digits?{asked}"
     assert (await front.client.post("/invocations?model_name=nobody", content=b"x")).status_code == 404
+    for target, status in (("captions.tar.gz", 200), ("captions", 200), ("digits.tar.gz", 400)):
+        headers = {"x-amzn-sagemaker-target-model": target}
+        assert (await front.client.post("/invocations", content=b"x", headers=headers)).status_code == status
 
 
 SCORES, OWN = [0.04, 0.95, 0.01], [-1, 2.5, -3.0]  # of the stand-in

@@ -116,7 +116,8 @@ class EventStream(PieceStream):
     def begin(self, headers: RawHeaders) -> None:
         """Send the head."""
         request = self.request
-        passed = [one for one in replies.passed_on(headers, request.gateway.options.to_client) if one[0] != b"content-type"]
+        passed = replies.passed_on(headers, request.gateway.options.to_client)
+        passed = [one for one in passed if one[0] not in replies.OF_A_BODY]
         passed += [TYPE, (b"x-request-id", request.identity.encode()), UNBUFFERED, *replies.ANSWER]
         if request.gateway.draining:
             passed.append((b"connection", b"close"))

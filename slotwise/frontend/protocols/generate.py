@@ -64,7 +64,7 @@ class Generate(Forward):
         except Refused as refused:
             reply = replies.refusal(refused, request.identity)
             status, body = _reply(request, reply)
-        kept = [header for header in reply.headers if header[0] not in (b"content-type", b"content-length")]
+        kept = [header for header in reply.headers if header[0] not in (*replies.OF_A_BODY, b"content-length")]
         return ClientReply(status, [*kept, replies.JSON_TYPE, (b"content-length", b"%d" % len(body))], body)
 
 

@@ -26,6 +26,7 @@ from slotwise.frontend.protocols.records import (
 
 TEXT_COPIES = 3  # of one instance: as a text, encoded, decoded from base64
 NO_JSON = "the model's answer says that it is JSON, and is none"
+TOO_DEEP = "the model's answer is JSON that is nested too deep"
 NUMBER_BYTES = 16  # only its place: a record is sent as its client wrote it
 
 
@@ -79,7 +80,9 @@ def _as_json(one: RecordAnswer) -> RecordAnswer:
         try:
             json_pieces.check(text)
             return one
-        except (ValueError, RecursionError):
+        except RecursionError:  # as a text it would be another answer
+            return RecordAnswer.failed(500, TOO_DEEP)
+        except ValueError:
             if kind.startswith(JSON):
                 return RecordAnswer.failed(500, NO_JSON)
     return RecordAnswer(one.status, json_pieces.dumped(text).encode())

@@ -265,7 +265,7 @@ def _add_v2(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
 
 
 def _add_sagemaker(app: FastAPI, gateway: Gateway) -> None:
-    invocations = Forward(gateway, lambda query: sagemaker.asked_model(query, gateway.options.default_model, gateway.models))
+    invocations = Forward(gateway, lambda scope: sagemaker.asked_model(scope, gateway.options.default_model, gateway.models))
     app.router.routes.append(Route("/invocations", invocations, methods=["POST"], include_in_schema=False))
 
     @app.get("/ping", summary="SageMaker: 200 while one of the models is ready", responses=NOT_READY)

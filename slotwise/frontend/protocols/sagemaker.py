@@ -9,6 +9,9 @@ from collections.abc import Collection
 from urllib.parse import parse_qs
 
 from slotwise.backends.interface import Refused
+from slotwise.frontend.inference_request import Scope
+
+TARGET = b"x-amzn-sagemaker-target-model"
 
 
 def named_model(query: bytes) -> str:
@@ -16,11 +19,16 @@ def named_model(query: bytes) -> str:
     return parse_qs(query.decode("latin-1")).get("model_name", [""])[0]
 
 
-def asked_model(query: bytes, default: str, models: Collection[str]) -> str:
-    """The model that /invocations asks: of the query, else the default, else the only one. Raises Refused (404)."""
-    if asked := named_model(query) or default:
-        return asked
-    if len(models) != 1:
+def asked_model(scope: Scope, default: str, models: Collection[str]) -> str:
+    """The model that /invocations asks: of the query, else the default, else the only one.
+
+    Raises Refused: 404 where there is none, or several; 400 where the client wants another one of a multi-model endpoint.
+    """
+    asked = named_model(scope["query_string"]) or default or (next(iter(models)) if len(models) == 1 else "")
+    if not asked:
         known = f"there are {len(models)} models" if models else "there is no model"
         raise Refused(404, f"{known}, and none is the default: name one with --default-model")
-    return next(iter(models))
+    target = dict(scope["headers"]).get(TARGET, b"").decode("latin-1").strip("/")
+    if target and target.removesuffix(".tar.gz").removesuffix(".mar") != asked:
+        raise Refused(400, "this is no multi-model endpoint: TargetModel is for /models/NAME/invoke")
+    return asked
