@@ -50,6 +50,7 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Say what our own host would do under a load: its own code forms the batches, in virtual time, on no machine."""
+    import math
     from dataclasses import asdict
     from typing import get_args
 
@@ -63,6 +64,8 @@ def simulate(
     line = LinearTime(request_ms, batch_ms)
     if not line.at(1):
         raise typer.BadParameter("a batch has to take some time", param_hint="--batch-ms")
+    if math.inf in (batch_ms, request_ms, rate):
+        raise typer.BadParameter("an end never comes", param_hint="--batch-ms, --request-ms, --rate")
     arrivals = virtual_host.read_trace(trace) if trace else []
     if day:
         most = min(max(workers, max_workers), cores or 256)

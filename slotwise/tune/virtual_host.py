@@ -278,13 +278,13 @@ def day(seconds: float, capacity: float, seed: int = 0) -> list[Arrival]:
 def read_trace(file: Path) -> list[Arrival]:
     """A recorded trace: a line of JSON for each request, with `at_s` and perhaps `sender`, `within_s`. Raises SlotwiseError."""
     arrivals = []
-    for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+    for number, line in enumerate(file.read_bytes().removesuffix(b"\n").split(b"\n"), 1):  # a text may hold other ends of lines
         try:
             one = Arrival(**json.loads(line))
             arrivals.append(replace(one, at_s=float(one.at_s), sender=str(one.sender), within_s=float(one.within_s)))
             if not (math.isfinite(one.at_s) and one.at_s >= 0 and one.within_s > 0):
                 raise ValueError("at_s is at least 0, within_s more than that")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             hint = 'each line is like {"at_s": 0.25, "sender": "a", "within_s": 1.0}'
             raise SlotwiseError(f"{file}, line {number}: {error}", hint) from None
     return arrivals

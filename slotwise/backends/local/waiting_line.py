@@ -1,7 +1,8 @@
 """Those who wait for a model, in the order in which they go: senders take turns, and each one's own go as they came.
 
-A sender (a key, else an address) that comes goes behind those that are there. In its turn it may send as many requests as its
-weight says, then it goes behind the others again. Who has a higher priority goes first, but for one in PATIENCE (Priorities).
+A sender (a key, else an address) that comes goes behind those that are there, but before one that has just had its turn. In its
+turn it may send as many requests as its weight says, then it goes behind the others again. Who has a higher priority goes
+first, but for one in PATIENCE (Priorities).
 So, among equals, no sender has more than `weight` requests go between another one's request that is its sender's next and that.
 Where each sender has one request, that is first come, first served; and so it is where there is one sender.
 Who is set aside waits in a line with the same turns, a level of its own right below its priority: the others of that priority
@@ -37,6 +38,7 @@ class WaitingLine:
         self._turns: dict[float, OrderedDict[str, Sender]] = {}  # by level, the highest first; then in turn
         self._count = 0
         self._priorities = Priorities()
+        self._gone: Sender | None = None  # whose request went last, while it has more
 
     def __len__(self) -> int:
         return self._count
@@ -55,7 +57,10 @@ class WaitingLine:
             self._turns = dict(sorted(self._turns.items(), reverse=True))
         sender = turns.get(request.sender)
         if sender is None:
+            last = next(reversed(turns.values()), None)
             sender = turns[request.sender] = Sender(request.sender, request.weight, request.weight)
+            if last is not None and last is self._gone and last.left == last.weight:
+                turns.move_to_end(last.name)
         elif sender.weight != request.weight:  # its key was changed
             sender.weight, sender.left = request.weight, min(sender.left, request.weight)
         sender.requests.append(one)
@@ -88,6 +93,7 @@ class WaitingLine:
         if sender.left <= 0 and sender.requests:
             sender.left = sender.weight
             turns.move_to_end(sender.name)
+        self._gone = sender if sender.requests else None
         if len(self._turns) > 1:
             self._priorities.gone(one.level, [each for each, senders in self._turns.items() if senders])
         return one

@@ -232,6 +232,17 @@ class AllAreLate(_Late):
             super().set_aside(float("inf"))
 
 
+class WhoComesIsFirst(_Late):
+    """A sender that comes goes before all others, whoever has gone since they had a turn."""
+
+    class line(WaitingLine):
+        def append(self, one: WaitingRequest) -> None:
+            super().append(one)
+            turns, sender = self._turns[one.level], one.request.sender
+            if len(turns[sender].requests) == 1:
+                turns.move_to_end(sender, last=False)
+
+
 class ShedsWhoComes(ModelQueue):
     """Where the queue is full the newcomer goes, however little it has."""
 
@@ -286,4 +297,4 @@ BUGS = [
     NeverCancels, CancelsSuspects, CancelEndsIt,
     NoTurns, GreedyTurns, ShedsWhoComes, RefusesThoughFree,
 ]  # fmt: skip
-LATE_BUGS = [LateStarve, LateAreLost, LateWithoutTurns, LateBehindAll, AllAreLate]
+LATE_BUGS = [LateStarve, LateAreLost, LateWithoutTurns, LateBehindAll, AllAreLate, WhoComesIsFirst]
