@@ -29,7 +29,7 @@ from slotwise.worker.steps.streams import SlowReader, Stream, TurnLimits
 logger = logging.getLogger(__name__)
 
 OVER = object()
-Look = Callable[[str], AbstractContextManager[Callable[[], set[str]]]]
+Look = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], object]]]
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         limits: TurnLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         example: Callable[[], object] = lambda: None,
-        look: Look = lambda name: nullcontext(set),
+        look: Look = lambda name: nullcontext((set, None)),
     ) -> None:
         super().__init__(limits or TurnLimits(), clock)
         self.stream, self.most, self.example, self.look = stream, most, example, look
@@ -108,7 +108,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         assert one.pieces is not None
         before, call, one.begun = self.state or moved_on(), "piece" if one.begun else "first piece", True
         try:
-            with self.look(call) as changed, gradients(one.gradients) as kept:
+            with self.look(call) as (changed, _), gradients(one.gradients) as kept:
                 piece = one.context.run(next, one.pieces, OVER)
                 names, one.gradients = changed(), kept()
         except KeyboardInterrupt:
