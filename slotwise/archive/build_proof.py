@@ -29,6 +29,7 @@ from slotwise.worker.separability.verdict import Verdict
 
 ENGINE_S = 60.0  # of proving one engine; larger batches than were proven by then do not run
 LIMIT_S = 600.0  # of all together
+PATIENCE_S = 30.0  # until it is said that it takes long
 LEAST_ROWS, MOST_ROWS = 8, 16
 
 
@@ -90,7 +91,11 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
     try:
         with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=True, **pipes) as child:
             try:
-                said, _ = child.communicate(timeout=LIMIT_S)
+                try:
+                    said, _ = child.communicate(timeout=PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    console.say(f"still trying whether a batch changes its rows ({LIMIT_S:.0f} s at most)")
+                    said, _ = child.communicate(timeout=LIMIT_S - PATIENCE_S)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)

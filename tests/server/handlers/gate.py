@@ -9,24 +9,24 @@ from typing import Any
 from slotwise.worker import BatchHandler, Headers, Settings
 
 
-def wait_for(paths: list[str]) -> list[str]:
+def wait_for(paths: list[Path]) -> list[str]:
     """Wait until all of them exist."""
-    while not all(Path(path).exists() for path in paths):
+    while not all(path.exists() for path in paths):
         time.sleep(0.01)
-    return paths
+    return [str(path) for path in paths]
 
 
 class Gate(BatchHandler):
-    """A body is the file's path."""
+    """A body is the file's path. An item is no text: a build would try others, and wait for them."""
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         return wait_for
 
     def example(self) -> Any:
-        return "/"
+        return Path("/")
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [body.decode()]
+        return [Path(body.decode())]
 
     def collate(self, items: list[Any]) -> Any:
         return items
