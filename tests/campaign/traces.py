@@ -310,6 +310,7 @@ def start(work: Path, scale: float) -> Iterator[Case]:
             for name in ("traced-1.0", "traced-2.0", "sums"):
                 client.register(f"{name}.mar", **SETTINGS)
         options = ["--port", "0", "--translation-port", "-1", "--grpc-port", "-1", "--drain-delay-s", "0"]
+        options += ["--max-queued", str(MOST_CALLS)]  # all may come in one moment on a busy machine
         front = gateway_process.start_detached("default", options)
         try:
             place = TracePlace(record, front.url)
