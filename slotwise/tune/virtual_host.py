@@ -212,7 +212,7 @@ class _Host:
         for worker in self.workers:
             if worker.busy or worker.retiring:
                 continue
-            batch, until = self.dispatcher.form(worker, now, len(self.workers))
+            batch, until = self.dispatcher.form(worker, now, self.workers)
             if batch:
                 worker.batch, worker.busy_since = batch, now
                 self.sent.append([one.request.sender for one in batch])

@@ -51,7 +51,7 @@ def settled(front: Front) -> bool:
 
 
 async def test_two_requests_of_many_records_at_once_are_answered_in_full(make_front: MakeFront) -> None:
-    front = await make_front(StandIn(takes_s=(0.001, 0.01)))
+    front = await make_front(StandIn(takes_s=(0.001, 0.01)), hedge=False)
     async with asyncio.TaskGroup() as group:
         asked = [group.create_task(front.client.post(PATH, json=of(64, 64 * i), timeout=90)) for i in range(4)]
     for one in asked:

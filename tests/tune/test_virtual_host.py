@@ -35,6 +35,15 @@ def test_auto_answers_as_many_in_time_as_the_best_static_setting_for_that_very_l
     assert auto.in_time >= 0.97 * max(one.in_time for one in static)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_two_workers_share_eight_clients_evenly(seed: int) -> None:
+    """Without that one has seven of them for ever, as each waits for those that it has answered."""
+    slow, load = LinearTime(8.5, 10.0), VirtualLoad(8, clients=8)
+    even = serve(VirtualSetting(slow, "free", 4, 1, workers=2, noise=0.15), load, seed)
+    auto = serve(VirtualSetting(slow, "auto", 32, 20, 1000, workers=2, noise=0.15), load, seed)
+    assert auto.answered >= 0.97 * even.answered
+
+
 def test_auto_keeps_a_target_that_large_batches_would_miss() -> None:
     """Twelve at once, of which one goes alone and eleven take 76 ms: five take 40, and there is a second to catch up."""
     slow = LinearTime(6.0, 10.0)

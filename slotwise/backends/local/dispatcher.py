@@ -2,8 +2,8 @@
 
 linger "free"     whoever waits goes when a worker is free; it waits a moment for as many as it has just answered
        "exact"    a batch that is not full waits max_batch_delay, as on TorchServe
-       "auto"     the batch that has most of those that wait answered within the target; it waits only while that has paid;
-                  who is too late for the target is set aside, and goes once nobody else waits, or after PATIENCE others
+       "auto"     the batch that has most of those that wait answered within the target, of no more than a worker's even
+                  part; it waits only while that has paid; who is too late waits aside, for nobody else or PATIENCE others
        "advise"   as "free"; what "auto" would have chosen is counted and logged
 Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """
@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from slotwise.backends.exchange import BackendRequest, Refused
 from slotwise.backends.local.batch_cost import DOUBT, BatchCost
-from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest
+from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest, even_share
 from slotwise.backends.local.waiting_line import WaitingLine
 
 log = logging.getLogger("slotwise.host")
@@ -28,8 +28,7 @@ HOLD, LEAST_HOLD_S = 0.05, 0.001  # of what a batch takes; an event loop's timer
 LEAST_SHARE, TRY_AGAIN = 1 / 16, 64  # of a hold, which is not worth it then; so many batches later it is tried again
 RETURN_WEIGHT = BUSY_WEIGHT = 0.1  # of the last time among all
 LONGER = 1.1  # than its own part alone takes a batch with requests of a crowd
-AHEAD = 4  # batches that are looked at
-SAY_S = 10.0  # between two lines of the log at least
+AHEAD, SAY_S = 4, 10.0  # batches that are looked at; between two lines of the log at least
 TOO_LATE = "by what batches have cost so far, the deadline passes before a worker could answer: it was not sent to one"
 
 Linger = Literal["free", "exact", "auto", "advise"]
@@ -174,7 +173,7 @@ class Dispatcher:
         wait, hold_s = self._wait
         return WAITS[wait] + (f"; for {hold_s * 1000:.3g} ms at most" if hold_s else "")
 
-    def form(self, worker: BatchWorker, now: float, workers: int = 1) -> tuple[list[WaitingRequest], float]:
+    def form(self, worker: BatchWorker, now: float, workers: Sequence[BatchWorker]) -> tuple[list[WaitingRequest], float]:
         """The batch that a free worker gets now. Where that is empty: until when it waits; infinity: nobody is there."""
         first = self.waiting.first()
         if first is None:
@@ -188,7 +187,9 @@ class Dispatcher:
             return [], until
         if worker.hold_until:
             self._held(worker, now)
-        size = self._size(first, now, workers) if self.linger in ("auto", "advise") else self.batch_size
+        size = self._size(first, now, len(workers)) if self.linger in ("auto", "advise") else self.batch_size
+        if self.linger == "auto" and not self.waiting.aside:  # workers that are as fast end as soon, and none has all
+            size = min(size, even_share(len(self.waiting), workers))
         return self._take(self.waiting.first(), size, now), math.inf
 
     def _take(self, one: WaitingRequest | None, size: int, now: float) -> list[WaitingRequest]:
@@ -197,9 +198,8 @@ class Dispatcher:
         Beside those of senders that have few waiting go only so many of senders that have many, that it takes little longer.
         """
         batch: list[WaitingRequest] = []
-        waiting, cost = self.waiting, self.cost
-        most, few = now + cost.of(size), 0
-        many = self.batch_size // 2
+        waiting, cost, few, many = self.waiting, self.cost, 0, self.batch_size // 2
+        most = now + cost.of(size)
         crowds = waiting.crowds(many) if len(waiting) > many and cost.known else None
         while one is not None:
             request = one.request

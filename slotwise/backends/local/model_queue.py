@@ -264,7 +264,7 @@ class ModelQueue:
         return one.open
 
     def _first_waiting(self, worker: BatchWorker, now: float) -> list[WaitingRequest]:
-        batch, until = self.dispatcher.form(worker, now, len(self.workers))
+        batch, until = self.dispatcher.form(worker, now, self.workers)
         if until < math.inf:
             self._dispatch_at(until)
         self._suspects_went_last &= not batch

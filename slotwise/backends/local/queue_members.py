@@ -188,3 +188,8 @@ def say_lost(lost: Several[WaitingRequest]) -> None:
     if lost:
         names = ", ".join(one.request.identity for one in lost)
         log.warning("a worker of %s ended with these in hand: %s", lost[0].request.model, names)
+
+
+def even_share(waiting: int, workers: Several[BatchWorker]) -> int:
+    """How many of those that wait are a free worker's part, where each worker has as many in hand, and nobody waits then."""
+    return max(1, -(-(waiting + sum(len(one.batch) for one in workers)) // len(workers)))
