@@ -261,6 +261,26 @@ def test_a_preprocess_that_does_not_end_ends_the_worker_and_a_slow_one_does_not(
     assert pipeline.dead, "or each later batch would wait for it in vain"
 
 
+def test_who_overrides_handle_does_not_start() -> None:
+    """What it does would be left out, with 200."""
+
+    class Doubled(TorchServeHandler):
+        def preprocess(self, data: list[dict[str, Any]]) -> Any:
+            return [float(data[0]["body"])]
+
+        def inference(self, data: Any) -> Any:
+            return data
+
+        def postprocess(self, data: Any) -> Any:
+            return data
+
+        def handle(self, data: list[dict[str, Any]], context: Any) -> list[float]:
+            return [2 * x for x in self.postprocess(self.inference(self.preprocess(data)))]
+
+    with pytest.raises(ValueError, match="`handle` is overridden"):
+        begin(Doubled(), Settings())
+
+
 def test_the_metrics_of_the_context_are_the_handlers_own() -> None:
     class Counts(Misbehaving):
         def preprocess(self, data: list[dict[str, Any]]) -> Any:

@@ -21,6 +21,7 @@ from slotwise.worker.environment.settings import Settings
 from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.familiar.own_state import as_before, undone
+from slotwise.worker.familiar.sources import is_authors
 from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
 from slotwise.worker.familiar.uses import METHODS
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
@@ -104,7 +105,9 @@ class TorchServeHandler(BatchHandler):
         return self.settings.model
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        """Call `initialize`; the engine is `inference`."""
+        """Call `initialize`; the engine is `inference`. Raises ValueError where `handle` is overridden, which nobody calls."""
+        if any("handle" in vars(kind) for kind in type(self).__mro__ if is_authors(kind)):
+            raise ValueError("`handle` is overridden, and is never called here: `slotwise guard` serves such a handler")
         self._one_at_a_time, self._aside = threading.Lock(), Decoders(1)
         self.context = context_of(model_dir, settings)
         self.context.metrics = OwnMetrics(self.metrics)
