@@ -75,6 +75,12 @@ def warn_of_what_is_kept(handler: Any, ours: type) -> None:
         logger.warning(what, ", ".join(sorted(names)))
 
 
+def changed_and_read(handler: Any, ours: type, method: str) -> set[str]:
+    """What a method changes on its handler, as its source says, and reads: who runs beside it sees it. ours: as above."""
+    effects = effects_of(handler, ours, [method], told=True)[method]
+    return set(filter(values.is_name, effects.changed & effects.read)) - {ANYTHING}
+
+
 class FollowedMethods:
     """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's.
 

@@ -16,6 +16,7 @@ a stream is refused.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Any, ClassVar
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.engines import samples
+from slotwise.worker.familiar.handed_on import changed_and_read
 from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
@@ -33,6 +35,8 @@ from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Runner, Stream, StreamEvent, StreamPiece, TurnLimits
 from slotwise.worker.streaming.piece_objects import Piece, each_as_object, outcome_as_object, parsed, too_many_bytes, whole_text
+
+logger = logging.getLogger(__name__)
 
 
 class StreamHandler(BatchHandler):
@@ -77,9 +81,14 @@ class StreamHandler(BatchHandler):
         if isinstance(self.engine, StepEngine):
             return StepLoop.start(self.engine, _Author(self), self.limits)
         looking = Looking(self, [kind for kind in type(self).__mro__ if kind not in StreamHandler.__mro__])
-        return GeneratorLoop(
+        loop = GeneratorLoop(
             lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example, look=looking.at
         )
+        if names := changed_and_read(self, StreamHandler, "stream"):
+            loop.one_by_one = True
+            what = "streams run one after the other: `stream` changes %s of its handler, and reads it: keep it in its variables"
+            logger.warning(what, ", ".join(sorted(names)))
+        return loop
 
     @property
     def slots(self) -> int:
