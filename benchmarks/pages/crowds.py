@@ -1,7 +1,6 @@
 """The tables of a client beside a crowd, of adversaries, constant loads and a day of a host that sets itself.
 
-On a page: `fairness.rows`, `adversaries.rows`, `loads.rows`, `instances.rows`
-and `day.rows`.
+On a page: `fairness.rows`, `adversaries.rows`, `loads.rows`, `instances.rows` and `day.rows`.
 """
 
 from __future__ import annotations

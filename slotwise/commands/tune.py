@@ -64,8 +64,8 @@ def simulate(
     line = LinearTime(request_ms, batch_ms)
     if not line.at(1):
         raise typer.BadParameter("a batch has to take some time", param_hint="--batch-ms")
-    if math.inf in (batch_ms, request_ms, rate):
-        raise typer.BadParameter("an end never comes", param_hint="--batch-ms, --request-ms, --rate")
+    if math.inf in (batch_ms, request_ms):
+        raise typer.BadParameter("an end never comes", param_hint="--batch-ms, --request-ms")
     arrivals = virtual_host.read_trace(trace) if trace else []
     if day:
         most = min(max(workers, max_workers), cores or 256)

@@ -3,7 +3,7 @@
 linger "free"     whoever waits goes when a worker is free; it waits a moment for as many as it has just answered
        "exact"    a batch that is not full waits max_batch_delay, as on TorchServe
        "auto"     the batch that has most of those that wait answered within the target, of no more than a worker's even
-                  part; it waits only while that has paid; who is too late waits aside, for nobody else or PATIENCE others
+                  part; it waits only while that has paid; who is too late goes once nobody else waits, or after PATIENCE others
        "advise"   as "free"; what "auto" would have chosen is counted and logged
 Nothing here waits or knows a clock: `slotwise simulate` asks the same code in virtual time.
 """

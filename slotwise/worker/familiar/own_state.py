@@ -48,12 +48,13 @@ def undone(states: Sequence[dict[str, Any]], alone: Callable[[], bool] = lambda:
     try:
         yield changed
     except BaseException:
-        for of, values in before if alone() else ():
-            for name in of.keys() - values.keys():
-                del of[name]
-            of |= values
-            for value in filter(differs, values.values()):
-                filled(value, parts[id(value)])
+        if alone():
+            for of, values in before:
+                for name in of.keys() - values.keys():
+                    del of[name]
+                of |= values
+                for value in filter(differs, values.values()):
+                    filled(value, parts[id(value)])
         raise
 
 
@@ -68,11 +69,12 @@ def as_before(places: Iterable[tuple[Any, str]], alone: Callable[[], bool] = lam
     try:
         yield
     except BaseException:
-        for kept in contents if alone() else ():
-            kept.put_back()
-        for holder, name, value in before if alone() else ():
-            if attributes(holder).get(name, MISSING) is not value:
-                put(holder, name, value)
+        if alone():
+            for kept in contents:
+                kept.put_back()
+            for holder, name, value in before:
+                if attributes(holder).get(name, MISSING) is not value:
+                    put(holder, name, value)
         raise
 
 

@@ -29,7 +29,7 @@ from slotwise.worker.steps.streams import SlowReader, Stream, TurnLimits
 logger = logging.getLogger(__name__)
 
 OVER = object()
-Look = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], object]]]
+LookedAt = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], object]]]
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         limits: TurnLimits | None = None,
         clock: Callable[[], float] = time.monotonic,
         example: Callable[[], object] = lambda: None,
-        look: Look = lambda name: nullcontext((set, None)),
+        look: LookedAt = lambda name: nullcontext((set, None)),
     ) -> None:
         super().__init__(limits or TurnLimits(), clock)
         self.stream, self.most, self.example, self.look = stream, most, example, look
