@@ -1,11 +1,15 @@
-"""What all generators of a process have in common: the seeds of random numbers, and how torch computes."""
+"""What all generators of a process have in common: the seeds of random numbers, and how torch computes.
+
+Modes that can be set at any time are each generator's own. What else one sets is only seen.
+"""
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 DEVICES = ("cpu", "cuda")
@@ -22,9 +26,7 @@ def common_state() -> dict[str, object]:
         looks["numpy.random.seed"] = lambda: bytes(numpy.random.get_state(legacy=False)["state"]["key"])
     if torch is not None:
         looks["torch.manual_seed"] = torch.initial_seed
-        looks["torch.set_default_dtype"] = torch.get_default_dtype
         looks["torch.inference_mode"] = torch.is_inference_mode_enabled
-        looks["torch.autocast"] = lambda: _autocast(torch)
     found: dict[str, object] = {}
     for name, look in looks.items():
         with suppress(Exception):  # an earlier torch, or one that another thread imports now
@@ -50,19 +52,37 @@ def moved_on() -> dict[str, object]:
 
 
 @contextmanager
-def gradients(on: bool | None) -> Iterator[Callable[[], bool | None]]:
-    """Within, torch keeps what gradients need, or not; None: as it does now. Then it tells whether it does by then."""
+def modes(own: Sequence[object] | None) -> Iterator[Callable[[], Sequence[object] | None]]:
+    """Within, torch computes in these modes: gradients, the default type, autocast. None: as it does now.
+
+    What it gives tells in which it does by then.
+    """
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "set_grad_enabled"):
+    if torch is None or not hasattr(torch, "set_grad_enabled"):  # none, or one that another thread imports now
         yield lambda: None
         return
-    outside = torch.is_grad_enabled()
-    torch.set_grad_enabled(outside if on is None else on)
+    looks, sets = zip(*_modes(torch), strict=True)
+
+    def now() -> list[object]:
+        return [look() for look in looks]
+
+    def have(wanted: Sequence[object]) -> None:
+        for change, value, has in zip(sets, wanted, now(), strict=True):
+            if has != value:
+                change(value)
+
+    outside = now()
+    have(outside if own is None else own)
     try:
-        yield torch.is_grad_enabled
+        yield now
     finally:
-        torch.set_grad_enabled(outside)
+        have(outside)
 
 
-def _autocast(torch: Any) -> object:
-    return [(torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in DEVICES]
+def _modes(torch: Any) -> Iterator[tuple[Callable[[], object], Callable[[Any], object]]]:
+    """What tells a mode, and what sets it."""
+    yield torch.is_grad_enabled, torch.set_grad_enabled
+    yield torch.get_default_dtype, torch.set_default_dtype
+    for device in DEVICES if hasattr(torch, "get_autocast_dtype") else ():  # an earlier one
+        yield partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)
+        yield partial(torch.get_autocast_dtype, device), partial(torch.set_autocast_dtype, device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.isolation import is_out_of_memory
 from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault, OutOfMemory, SlotError
-from slotwise.worker.steps.common_state import common_state, gradients, moved_on, set_between
+from slotwise.worker.steps.common_state import common_state, modes, moved_on, set_between
 from slotwise.worker.steps.open_streams import OpenStream, StreamRunner, first_in_turn, longest_held
 from slotwise.worker.steps.outlet import Outlet
 from slotwise.worker.steps.streams import SlowReader, Stream, TurnLimits
@@ -36,13 +36,13 @@ LookedAt = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], 
 class GeneratedStream(OpenStream):
     """A stream that a generator gives. pieces: None until it is started. begun: whether it has been asked for one.
 
-    context: its context variables, numpy's errstate among them. gradients: whether torch keeps what they need, for it.
+    context: its context variables, numpy's errstate among them. modes: in which torch computes for it.
     """
 
     pieces: Iterator[object] | None = None
     begun: bool = False
     context: Context = field(default_factory=copy_context)
-    gradients: bool | None = None
+    modes: Sequence[object] | None = None
 
 
 class GeneratorLoop(StreamRunner[GeneratedStream]):
@@ -108,9 +108,9 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         assert one.pieces is not None
         before, call, one.begun = self.state or moved_on(), "piece" if one.begun else "first piece", True
         try:
-            with self.look(call) as (changed, _), gradients(one.gradients) as kept:
+            with self.look(call) as (changed, _), modes(one.modes) as now:
                 piece = one.context.run(next, one.pieces, OVER)
-                names, one.gradients = changed(), kept()
+                names, one.modes = changed(), now()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
@@ -159,7 +159,7 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         try:
             close = getattr(pieces, "close", None)
             if callable(close):
-                with gradients(one.gradients):
+                with modes(one.modes):
                     one.context.run(close)
         except KeyboardInterrupt:
             raise

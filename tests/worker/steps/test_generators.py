@@ -247,6 +247,21 @@ def in_inference_mode(item: int) -> Iterator[str]:
             yield str(x.numpy())
 
 
+@pytest.fixture(autouse=True)
+def _usual_type() -> Iterator[None]:
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_default_dtype(sys.modules["torch"].float32)
+
+
+def default_type(item: int) -> Iterator[str]:
+    """What every second one sets is there already."""
+    torch = pytest.importorskip("torch")
+    torch.set_default_dtype(torch.float64 if item % 2 else torch.float32)
+    for _ in range(2 + item):
+        yield str(torch.zeros(1).dtype)
+
+
 def without_gradients(item: int) -> Iterator[str]:
     torch = pytest.importorskip("torch")
     with torch.no_grad():
@@ -255,12 +270,23 @@ def without_gradients(item: int) -> Iterator[str]:
 
 
 @pytest.mark.parametrize(
-    "stream", [seeds_random, seeds_numpy, errstate, seeds_torch, autocast, in_inference_mode, without_gradients]
+    "stream", [seeds_random, seeds_numpy, errstate, seeds_torch, autocast, default_type, in_inference_mode, without_gradients]
 )
 def test_what_all_have_in_common_is_each_generators_own(stream: Any) -> None:
     items = (0, 3, 1, 2)
     list(stream(3))  # sets the same seed
     assert given(stream, *items) == [given(stream, item)[0] for item in items]
+
+
+def test_who_is_cancelled_takes_no_mode_from_another() -> None:
+    torch = pytest.importorskip("torch")
+    loop = GeneratorLoop(autocast, 2)
+    loop.offer([Stream(0, 2), Stream(1, 3)])
+    loop.turn()
+    loop.cancel(0)  # its generator is closed, and leaves its block
+    pieces = [event.data for _ in range(9) for event in loop.turn() if isinstance(event, StreamPiece)]
+    assert len(set(pieces)) == 1
+    assert not torch.is_autocast_enabled("cpu")
 
 
 def test_who_has_set_a_seed_and_is_not_read_goes_on_as_others_wait() -> None:
