@@ -77,7 +77,7 @@ def test_an_answer_has_status_and_headers_or_is_refused() -> None:
     text = frames.answer_text(404, "text/plain", {"X-Batch-Slot": "3"})
     assert frames.answer_about(text) == (404, [(b"content-type", b"text/plain"), (b"x-batch-slot", b"3")])
     assert frames.answer_about(b"200\n") == (200, [])
-    for junk in (b"", b"200", b"abc\ntext/plain", b"99\n", b"700\n", b"200\na\nb"):
+    for junk in (b"", b"200", b"abc\ntext/plain", b"99\n", b"700\n", b"600\n", b"1" * 5000 + b"\n", b"200\na\nb"):
         with pytest.raises(BrokenFrame):
             frames.answer_about(junk)
 

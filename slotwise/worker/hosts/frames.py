@@ -29,6 +29,7 @@ worker that says `"streams": {..., "whole": true}` it may be the whole answer, t
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -187,7 +188,7 @@ def answer_text(status: int, content_type: str, headers: Mapping[str, str]) -> b
 def answer_about(text: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     """Status and headers that an ANSWER's text has, content-type first where it has one. Raises BrokenFrame."""
     lines = text.split(b"\n")
-    if len(lines) < 2 or len(lines) % 2 or not lines[0].isdigit() or not 200 <= int(lines[0]) <= 599:
+    if len(lines) < 2 or len(lines) % 2 or not re.fullmatch(b"[2-5][0-9]{2}", lines[0]):
         raise BrokenFrame(f"no answer, but {text[:80]!r}")
     headers = [(b"content-type", lines[1])] if lines[1] else []
     headers += zip(map(bytes.lower, lines[2::2]), lines[3::2], strict=True)
