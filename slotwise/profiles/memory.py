@@ -31,10 +31,10 @@ def free_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def resident_bytes(pid: int) -> int:
-    """What a process takes, with what it shares with others; 0 where there is none, or for the pid 0."""
+    """What a process takes, with what it shares with others; 0 where there is none or nobody can tell, or for the pid 0."""
     try:
         return int(psutil.Process(pid).memory_info().rss) if pid else 0
-    except psutil.Error:
+    except (psutil.Error, OSError):  # OSError: this process has as many files open as it may
         return 0
 
 

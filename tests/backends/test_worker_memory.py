@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 
+import psutil
 import pytest
 
 from slotwise.backends.local import worker_memory
@@ -96,3 +98,14 @@ def test_who_is_to_leave_goes_first_when_there_are_to_be_fewer(monkeypatch: pyte
     memory.look([old])
     memory.settle([old, good], 1)
     assert (old.status, good.status) == ("UNLOADING", "READY")
+
+
+def test_while_nobody_can_look_at_processes_nobody_leaves_and_they_are_still_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_file_left(process: psutil.Process) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    memory, mine = WorkerMemory(1), One("mine")
+    with monkeypatch.context() as patched:
+        patched.setattr(psutil.Process, "memory_info", no_file_left)
+        assert memory.look([mine]) == 0
+    assert memory.look([mine]) == 1
