@@ -57,7 +57,7 @@ def _try_v1(i: int, draw: Random, tally: Tally) -> None:
     try:
         reply = json.loads(kserve_v1.reply(answers))
     except ProtocolFault as fault:
-        _unanswered(fault, answers, i, tally)
+        _unanswered(fault, [one for one in answers if not _too_deep(one.body)], i, tally)
         return
     if len(reply["predictions"]) != len(found):
         tally.fail(i, "wrong", "v1: the answer has another number of records")
@@ -134,6 +134,17 @@ def _answer(draw: Random) -> RecordAnswer:
         odd = {"label": "a", "probabilities": {"a": value(draw, 1)}}
     said = draw.choice((odd, {"label": "7", "probabilities": {"7": 0.5}}, value(draw, 2), {"error": value(draw, 1)}))
     return RecordAnswer(draw.choice((200, 200, 400, 500)), draw.choice((written(said), b"\xff", b"")))
+
+
+def _too_deep(body: bytes) -> bool:
+    """Whether it is JSON that no list can hold."""
+    try:
+        json.loads(body)
+    except RecursionError:
+        return True
+    except ValueError:
+        pass
+    return False
 
 
 def _unanswered(fault: ProtocolFault, answers: list[RecordAnswer], i: int, tally: Tally) -> None:
