@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from slotwise.client.management import ManagementClient
 from slotwise.deploy import deploy, scaling
-from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState
+from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState, live_models
 from slotwise.deploy.shares import share_cores
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -26,6 +26,7 @@ from slotwise.server import lifecycle
 from slotwise.worker.environment.cores import available_cores
 
 if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
     from slotwise.profiles.ports import Ports
     from slotwise.server.record import ServerRecord
 
@@ -77,9 +78,33 @@ def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerReco
     def start_declared(name: str, ports: Ports) -> ServerRecord:
         return start_ready(name, desired, ports, state, registrations, say)
 
+    def start_beside(name: str, ports: Ports) -> ServerRecord:
+        record = start_declared(name, ports)
+        check_same_models(state)
+        return record
+
     if process.running(state.record.name) is not None:
-        return swap.swap(state.record, start_declared, say)
+        return swap.swap(state.record, start_beside, say)
     return restart(state, start_declared, say)
+
+
+def check_same_models(state: ObservedState) -> None:
+    """Raise SlotwiseError where models have come or gone, or another version is the default, since the state was read.
+
+    A new server would undo that. One that does not answer any more says nothing against it.
+    """
+
+    def registered(lives: Iterable[LiveModel]) -> tuple[dict[str, str], set[tuple[str, str, str]]]:
+        every = [(live.name, live.version, live.archive) for live in lives]
+        return {name: version for name, version, _ in reversed(every)}, set(every)
+
+    try:
+        with ManagementClient(state.record) as client:
+            now = registered(live_models(client))
+    except SlotwiseError:
+        return
+    if now != registered(model.live for model in state.models):
+        raise SlotwiseError("models came, went or became the default ones meanwhile: nothing was changed", "apply it again")
 
 
 def restart(state: ObservedState, start_new: Callable[[str, Ports], ServerRecord], say: Say) -> ServerRecord:

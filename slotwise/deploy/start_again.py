@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import of_model, preloaded
@@ -18,16 +18,18 @@ if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> ServerRecord:
     """Stop what is left of the server, start it again and register these models; returns its new record.
 
-    A model whose archive is gone is left out, one whose archive is another by now serves that, and one that does not become
-    ready stays registered: `say` tells of each. Raises SlotwiseError where the server itself does not start.
+    lives: of each model the default version first. A version whose archive is gone is left out, one whose archive is another by
+    now serves that, and one that does not become ready stays registered: `say` tells of each. Without its default version a
+    model does not come back at all. Raises SlotwiseError where the server itself does not start.
     """
     profile = record.effective_profile()
-    models = list(_deployed(record, lives, say))
+    models = _deployed(record, lives, say)
     can_register = profile.model_api or record.kind != "torchserve"
     infos, names = [model.info for model in models], [model.live.name for model in models]
     loaded = None if can_register else preloaded(infos, profile, record.overrides, names)
@@ -53,28 +55,47 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
     return started
 
 
-def _deployed(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> Iterable[DeployedModel]:
-    for live in lives:
+def _bring_back(models: Iterable[T], live_of: Callable[[T], LiveModel], bring: Callable[[T], None], say: Say) -> None:
+    """Bring each version back; where the default one cannot be, none of its model: another would answer in its place."""
+    there, lost = set[str](), set[str]()
+    for model in models:
+        live = live_of(model)
         try:
-            model = deployed(record, live)
+            if live.name in lost:
+                raise SlotwiseError("it is not the default version, and would be now")
+            bring(model)
+            there.add(live.name)
         except SlotwiseError as error:
             say(f"{live.name} {live.version} is left out: {error.message}")
-            continue
+            lost |= {live.name} - there
+
+
+def _deployed(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> list[DeployedModel]:
+    found = list[DeployedModel]()
+
+    def bring(live: LiveModel) -> None:
+        model = deployed(record, live)
         if ran := model.ran_another:
             file, now = model.info.path.name, model.info.content[:12]
             say(f"{live.name} {live.version} serves another archive than it ran: {file} holds {now} now, not {ran[:12]}")
-        yield model
+        found.append(model)
+
+    _bring_back(lives, lambda live: live, bring, say)
+    return found
 
 
 def _register(record: ServerRecord, models: list[DeployedModel], profile: Profile, can_register: bool, say: Say) -> None:
     with ManagementClient(record) as client:
-        for model in models if can_register else ():
-            try:
+        there = list[DeployedModel]()
+
+        def bring(model: DeployedModel) -> None:
+            if can_register:
                 own = of_model(model.info, profile, record.overrides, record.kind)
                 client.register(model.info.path.name, name=model.live.name, **model.settings(own))
-            except SlotwiseError as error:
-                say(f"{model.live.name} is not registered again: {error.message}")
-        for model in models:
+            there.append(model)
+
+        _bring_back(models, lambda model: model.live, bring, say)
+        for model in there:
             live = model.live
             try:
                 client.wait_ready(live.name, len(live.workers), version=live.version or None)

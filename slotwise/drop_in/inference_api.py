@@ -186,7 +186,7 @@ class DropInEntrance(Entrance):
     def _invoked(self, query: bytes) -> str:
         """SageMaker's path as a model's: of the one that the query names, else of the only one."""
         every = {one.settings.name for one in self.versions.all()}
-        model = named_model(query) or (every.pop() if len(every) == 1 else "")
+        model = named_model(query) or (every.pop() if len(every) == 1 and not self.versions.loading else "")
         return f"/models/{model}/invoke"
 
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
@@ -202,9 +202,9 @@ class DropInEntrance(Entrance):
         return None
 
     def _health(self) -> tuple[int, bytes]:
-        """Healthy where every model has its workers, or none is to have any."""
+        """Healthy where every model has its workers, or none is to have any, once all of the start are there."""
         served = [one for one in self.versions.all() if one.wanted]
-        if served and not sum(len(one.queue.workers) for one in served):
+        if self.versions.loading or (served and not sum(len(one.queue.workers) for one in served)):
             return 500, _json({"status": "Unhealthy"})
         short = any(len(one.queue.workers) < one.wanted for one in served)
         return 200, _json({"status": "Partial Healthy" if short else "Healthy"})
@@ -252,10 +252,11 @@ class CountedBackend(LocalBackend):
         began = loop.time()
         try:
             self.loaded.find(request.model, request.version)
-        except Refused:
+        except Refused as refused:
             known = request.model in self.loaded.by_name
             version = f"Model version: {request.version} does not exist for model: {request.model}"
-            raise Refused(404, version if known else f"Model not found: {request.model}") from None
+            missing = Refused(404, version if known else f"Model not found: {request.model}")
+            raise (refused if self.loaded.loading else missing) from None
         answer = await super().answer(request)
         now = loop.time()
         taken_at = min(max(request.taken_at, began), now)

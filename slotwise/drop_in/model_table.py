@@ -53,8 +53,10 @@ class DropInModels(ModelTable):
         super().__init__(host, configuration.model_store, profile, {}, "slotwise")
         self.configuration, self.source, self.snapshots = configuration, source, snapshots
         self.loaded, self.host_gpus = host.loaded, host.gpus.names
-        self._starting = False
-        self._saving = threading.Lock()
+        self._loader: int | None = None  # the thread that loads what the deployment starts with
+        self._all_there, self._saving = threading.Event(), threading.Lock()
+        if not self.loaded.loading:
+            self._all_there.set()
         named = models_of(configuration.text("models"), "models") if configuration.text("models") else []
         self.configured = {(one.name, one.version): one for one in named}
 
@@ -129,7 +131,7 @@ class DropInModels(ModelTable):
 
         One that cannot be loaded is logged, and the others are served; a snapshot is restored whole or not at all.
         """
-        self._starting = True
+        self._loader = threading.get_ident()
         try:
             if snapshot := self.configuration.text("model_snapshot"):
                 for one in models_of(snapshot, "model_snapshot"):
@@ -138,8 +140,19 @@ class DropInModels(ModelTable):
                 for name, archive in self._named():
                     self._load(archive, name)
         finally:
-            self._starting = False
+            self._loader, self.loaded.loading = None, False
+            self._all_there.set()
         self.save("startup")
+
+    @property
+    def _starting(self) -> bool:
+        """Whether this thread loads what the deployment starts with."""
+        return threading.get_ident() == self._loader
+
+    def _await_start(self) -> None:
+        """Wait, in any other thread, until that is there: of two versions the first is the default."""
+        if not self._starting:
+            self._all_there.wait()
 
     def every(self) -> Iterator[tuple[HostedModel, bool]]:
         """Every version of every model, and whether it is the default one."""
@@ -160,6 +173,7 @@ class DropInModels(ModelTable):
 
     def register(self, archive: str, name: str | None = None, *, at_start: bool = False, **settings: Any) -> HostedModel:
         """See ModelTable."""
+        self._await_start()
         try:
             model = super().register(archive, name, at_start=at_start or self._starting, **settings)
         except BaseException:
@@ -171,6 +185,7 @@ class DropInModels(ModelTable):
 
     def unregister(self, name: str, version: str | None) -> None:
         """See ModelTable; one whose end fails is gone from the snapshot, too."""
+        self._await_start()
         before, going = self._models, self.get(name, version)
         try:
             super().unregister(name, version)
@@ -183,12 +198,14 @@ class DropInModels(ModelTable):
 
     def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
         """See ModelTable."""
+        self._await_start()
         model = super().scale(name, version, min_workers, max_workers)
         self.save("snapshot")
         return model
 
     def set_default(self, name: str, version: str) -> None:
         """See ModelTable."""
+        self._await_start()
         super().set_default(name, version)
         self.save("snapshot")
 

@@ -174,6 +174,7 @@ class DropInHost(OwnHost):
 class CountedVersions(ModelVersions):
     """The models, whose handlers' numbers count by TorchServe's names, too."""
 
+    loading: bool = True
     numbers: ServerNumbers = field(kw_only=True)
 
     def measured(self, model: str, name: str, value: float, unit: str, code: int | None) -> None:

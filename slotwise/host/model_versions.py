@@ -28,7 +28,8 @@ class ModelVersions(Collector):
     """Every served version of every model. Everything happens on the host's event loop.
 
     changed: how often models came, went or were scaled. patience_s: what requests have that are there when a model goes.
-    by_load: what chooses how many workers a model has, where its load does.
+    by_load: what chooses how many workers a model has, where its load does. loading: what a deployment starts with is not all
+    there yet, so nobody knows of what else there will be none.
     """
 
     by_name: dict[str, dict[str, ServedModel]] = field(default_factory=dict)
@@ -37,12 +38,15 @@ class ModelVersions(Collector):
     counts: dict[str, WorkerNumbers] = field(default_factory=dict)
     patience_s: float = 30.0
     by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
+    loading: bool = False
     _names: dict[str, set[str]] = field(default_factory=dict)  # of each model's metrics
 
     def find(self, name: str, version: str = "") -> ServedModel:
-        """What answers requests to a model; without a version, the default one's. Raises Refused (404)."""
+        """What answers requests to a model; without a version, the default one's. Raises Refused (404, or 503)."""
         versions = self.by_name.get(name)
         served = versions and (versions.get(version) if version else next(iter(versions.values())))
+        if not served and self.loading:
+            raise Refused(503, "models are being loaded", retry_after_s=1)
         if not served:
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
         return served

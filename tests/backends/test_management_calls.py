@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext
@@ -14,15 +16,17 @@ from typing import Any
 import javaproperties
 import pytest
 
+from slotwise.backends.exchange import Refused
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.management.api import ManagementApi, PlainCall
-from slotwise.backends.management.models import HostedModel
+from slotwise.backends.management.models import HostedModel, ModelTable
 from slotwise.drop_in import own_host
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.configuration import Configuration
+from slotwise.drop_in.inference_api import CountedBackend, DropInEntrance
 from slotwise.drop_in.model_table import DropInModels
-from slotwise.drop_in.own_host import DropInHost
+from slotwise.drop_in.own_host import CountedVersions, DropInHost
 from slotwise.drop_in.snapshots import Snapshots, models_of
 from slotwise.host import model_host
 from slotwise.host.model_host import OwnHost
@@ -166,3 +170,52 @@ def test_nobody_gets_packages_that_were_installed_for_another_archive(
         assert not host._packages(model).exists()
 
     asyncio.run(run())
+
+
+def test_a_start_says_of_no_model_that_there_is_none() -> None:
+    """Before, a probe heard that all is well, and requests to what was still being loaded were refused for good."""
+    nobody: Any = None
+
+    async def run() -> None:
+        backend = CountedBackend(CountedVersions(numbers=nobody), nobody, 0, list)
+        entrance = DropInEntrance(nobody, nobody, [])
+        entrance.versions = backend.loaded
+        for status, health in ((503, 500), (404, 200)):
+            with pytest.raises(Refused) as refused:
+                await backend.answer(asked("x"))
+            assert (refused.value.status, entrance._health()[0]) == (status, health)
+            backend.loaded.loading = False
+
+    asyncio.run(run())
+
+
+def test_invocations_wait_for_the_other_models() -> None:
+    nobody: Any = None
+    only: Any = SimpleNamespace(settings=registered("a"))
+    entrance = DropInEntrance(nobody, nobody)
+    entrance.versions = versions = ModelVersions({"a": {"1": only}}, loading=True)
+    assert entrance._invoked(b"") == "/models//invoke"
+    versions.loading = False
+    assert entrance._invoked(b"") == "/models/a/invoke"
+
+
+def test_what_a_deployment_starts_with_is_registered_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, came = threading.Event(), list[str]()
+
+    def register(self: ModelTable, archive: str, name: str | None = None, **settings: Any) -> HostedModel:
+        begun.set()
+        time.sleep(0.2 if archive == "first.mar" else 0)
+        came.append(archive)
+        return registered(archive)
+
+    monkeypatch.setattr(ModelTable, "register", register)
+    configuration = Configuration({"model_store": str(tmp_path), "load_models": "first.mar"})
+    nobody: Any = None
+    host: Any = SimpleNamespace(loaded=ModelVersions(loading=True), gpus=SimpleNamespace(names=()))
+    table = DropInModels(host, configuration, nobody, nobody, None)
+    with ThreadPoolExecutor(2) as threads:
+        threads.submit(table.load)
+        begun.wait(5)
+        threads.submit(table.register, "second.mar").result(5)
+    assert came == ["first.mar", "second.mar"]
+    assert not host.loaded.loading

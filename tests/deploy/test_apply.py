@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -244,6 +245,31 @@ def test_a_restart_keeps_the_ports(servers: Servers) -> None:
         "stop",
         "start ei at 8080",
     ]
+
+
+@pytest.mark.parametrize(("versions", "same"), [("12", True), ("21", False), ("1", False), ("123", False), ("", True)])
+def test_what_changed_while_the_new_server_started_is_not_undone(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, versions: str, same: bool
+) -> None:
+    """The first version is the default one. A server that has died by then undoes nothing."""
+
+    def lives(client: object) -> list[LiveModel]:
+        if not versions:
+            raise SlotwiseError("it does not answer")
+        return [replace(LIVE, version=version) for version in versions]
+
+    def swapped(old: ServerRecord, start_new: Callable[[str, Ports], ServerRecord], say: object) -> ServerRecord:
+        return start_new("default-b", Ports())
+
+    monkeypatch.setattr(apply, "live_models", lives)
+    monkeypatch.setattr(apply, "ManagementClient", nullcontext)
+    monkeypatch.setattr(apply.process, "running", lambda name: "a gateway")
+    monkeypatch.setattr(apply.swap, "swap", swapped)
+    monkeypatch.setattr(apply, "need_no_rollout", lambda name: None)
+    (model,) = state().models
+    before = replace(state(), models=tuple(replace(model, live=replace(LIVE, version=version)) for version in "12"))
+    with nullcontext() if same else pytest.raises(SlotwiseError, match="became the default ones meanwhile"):
+        apply.carry_out(before, declared("ei"), RESTART, servers.said.append)
 
 
 @pytest.mark.parametrize("servers", [["ei"]], indirect=True)

@@ -13,11 +13,12 @@ import pytest
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.inspection import inspect
-from slotwise.client.live_model import live_model
+from slotwise.client.live_model import LiveModel, live_model
 from slotwise.deploy import start_again, watchdog
 from slotwise.deploy.drift import DeployedModel
 from slotwise.deploy.takeover import registration_of
 from slotwise.deploy.watchdog import Watchdog
+from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.record import ServerRecord
@@ -184,3 +185,50 @@ def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
         dog = dog.restart(lambda said: None)
         assert dog.stuck()  # its process is gone, and nobody has asked it yet
     assert given == [("one", "two")] * 2
+
+
+def test_without_its_default_version_a_model_does_not_come_back(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version would answer those who name none, and with 200."""
+    refused, registered = {"b-2.mar"}, list[str]()
+
+    class Client:
+        def __init__(self, server: ServerRecord) -> None:
+            """Of any server."""
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            """Nothing."""
+
+        def wait_ready(self, name: str, *asked: object, **also: object) -> None:
+            """It is."""
+
+        def register(self, archive: str, **settings: object) -> None:
+            if archive in refused:
+                raise SlotwiseError("the disk is full")
+            registered.append(archive)
+
+    def found(record: ServerRecord, live: LiveModel) -> DeployedModel:
+        if live.archive in ("a-2.mar", "c-1.mar"):
+            raise SlotwiseError("its archive is gone")
+        manifest = {"model": {"modelName": live.name, "modelVersion": live.version}}
+        return DeployedModel(live, ArchiveInfo(Path(live.archive), 1, "", manifest, {}))
+
+    said = list[str]()
+    monkeypatch.setattr(start_again, "ManagementClient", Client)
+    monkeypatch.setattr(start_again, "deployed", found)
+    lives = [
+        live_model({"modelName": name, "modelVersion": version, "modelUrl": f"{name}-{version}.mar"}, record)
+        for name, version in ("a2", "a1", "b2", "b1", "c2", "c1")
+    ]
+    models = start_again._deployed(record, lives, said.append)
+    start_again._register(record, models, load_profile("cpu", environ={}), can_register=True, say=said.append)
+    assert registered == ["c-2.mar"]
+    assert [line for line in said if "left out" in line] == [
+        "a 2 is left out: its archive is gone",
+        "a 1 is left out: it is not the default version, and would be now",
+        "c 1 is left out: its archive is gone",
+        "b 2 is left out: the disk is full",
+        "b 1 is left out: it is not the default version, and would be now",
+    ]

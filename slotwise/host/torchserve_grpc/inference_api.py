@@ -72,8 +72,9 @@ class InferenceApi(TorchServeService):
             self.gateway.backend.not_run(BackendRequest(name, 0.0, headers=told))
 
     async def _ping(self, call: Call, messages: Messages) -> bytes:
-        """Healthy: a model is ready, or there is none yet."""
-        health = "Healthy" if self.gateway.ready() or not self.loaded.by_name else "Unhealthy"
+        """Healthy: a model is ready, or there is to be none yet."""
+        healthy = not self.loaded.loading and (self.gateway.ready() or not self.loaded.by_name)
+        health = "Healthy" if healthy else "Unhealthy"
         answer = INFERENCE.classes["TorchServeHealthResponse"](health=json.dumps({"status": health}, indent=2))
         written: bytes = answer.SerializeToString()
         return written
