@@ -49,6 +49,7 @@ BODIES = {
     "": b"raw \xff bytes",
     "text/plain": b"some text",
     "application/json": b'{"a": [1, 2.5, null], "b": "\xc3\xa9"}',
+    "application/json; charset=utf-8": b'{"a": "\xc3\xa9"}',
     "application/octet-stream": bytes(range(256)),
     "application/x-www-form-urlencoded": b"data=one+two&more=3",
 }
@@ -65,6 +66,9 @@ def inference() -> Iterator[Call]:
     yield Call(
         "inference", "POST", "/predictions/echo", headers={"content-type": "multipart/form-data; boundary=edge"}, body=FORM
     )
+    for kind in ("text/plain", "application/json; charset=utf-8"):  # what a file says of itself
+        body = FORM.replace(b"\r\n\r\nfrom a form", f"\r\nContent-Type: {kind}\r\n\r\n[1, 2]".encode())
+        yield Call("inference", "POST", paths[0], headers={"content-type": "multipart/form-data; boundary=edge"}, body=body)
     for typed in ("data=%C3%A9+b", "data=[1, 2]", "data=a b, \u00e9!&more=c:d"):  # as a browser sends it, and as `curl -d` does
         headers = {"content-type": "application/x-www-form-urlencoded"}
         yield Call("inference", "POST", paths[0], headers=headers, body=typed.encode())

@@ -146,6 +146,7 @@ def test_what_an_outputs_type_holds_is_told(dtype: str, number: Any, told: Any) 
         (sent([[1, 2]] * 2, [7.5, 8], [[[True, False]]] * 2), "the data are no INT64: a number is not whole"),
         (sent([[1, 2]] * 2, [float("nan"), 8], [[[True, False]]] * 2), "the data are no INT64"),
         (sent([[1, 2]] * 2, [1e19, 8], [[[True, False]]] * 2), "the data are no INT64"),
+        (sent([[1, 2]] * 2, [9007199254740993.0, 8], [[[True, False]]] * 2), "write whole numbers beyond 2**53"),
         (sent([[1, 2]] * 2, [7, 8], [[[True, 2]]] * 2), "the data are no BOOL"),
         (sent([[1, 2]] * 2, [7, 8], [[[True, False]]] * 2, parameters={"binary_data_size": 16}), "one of them"),
     ],
@@ -157,8 +158,9 @@ def test_what_is_no_request_is_named(inputs: Any, said: str) -> None:
 
 
 def test_whole_numbers_may_be_written_as_fractions() -> None:
-    asked = read(sent([[1, 2]], [7.0], [[[1, 0]]]))
-    assert json.loads(asked.records[0].body) == {"user": [1, 2], "count": 7, "flags": [[True, False]]}
+    for number in (7, 2**53 - 1, 1 - 2**53):
+        asked = read(sent([[1, 2]], [float(number)], [[[1, 0]]]))
+        assert json.loads(asked.records[0].body) == {"user": [1, 2], "count": number, "flags": [[True, False]]}
 
 
 @pytest.mark.parametrize("raw", [False, True])

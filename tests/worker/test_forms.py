@@ -150,6 +150,17 @@ def test_a_guards_row_has_no_parameter_that_would_stand_for_the_body() -> None:
     assert row == {"data": b"1", "top": b"2"}
 
 
+@pytest.mark.parametrize("parameters", ["", "; charset=utf-8", ";charset=iso-8859-1"])
+def test_a_guards_row_is_what_a_content_type_says_as_on_torchserve(parameters: str) -> None:
+    for kind, body, value in (("application/json", b'{"a": 1}', {"a": 1}), ("text/csv", "\u00e9".encode(), "\u00e9")):
+        assert local_guard._row(received(body, kind + parameters)) == {"body": value}
+        part = f'--b\r\nContent-Disposition: form-data; name="data"%s\r\nContent-Type: {kind}{parameters}\r\n\r\n%s\r\n--b--'
+        for named, found in (('; filename=""', value), ("; filename*=UTF-8''a", value), ("", bytearray(body))):
+            assert local_guard._row(received((part % (named, body.decode())).encode())) == {"data": found}
+            assert forms.row(received((part % (named, body.decode())).encode())) == {"data": body}
+    assert local_guard._row(received(b"{", f"application/json{parameters}")) == {"body": b"{"}
+
+
 def test_a_guards_row_has_the_last_field_of_a_name_as_on_torchserve() -> None:
     row = local_guard._row(Request(b"data=1&top=2&data=3", Headers({"content-type": URL_FORM}), "id"))
     assert row == {"data": b"3", "top": b"2"}

@@ -87,6 +87,7 @@ def test_many_files_stay_in_order_with_errors_in_place() -> None:
         (b'{"instances": [' + b'"AAAA",' * 99_999 + b'"AAAA"]}', TooLarge),
         (json.dumps(["AAAA"] * (uploads.MAX_ITEMS + 1)).encode(), TooLarge),
         (b'{"b64": "AAAA", "data": "BBBB"}', BadRequest),
+        (b'{"instances": ["AAAA"], "data": "BBBB"}', BadRequest),
     ],
 )
 def test_what_cannot_be_read_is_one_clear_refusal(body: bytes, kind: type[SlotError]) -> None:

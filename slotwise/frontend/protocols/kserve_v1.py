@@ -48,6 +48,8 @@ def records(body: bytes) -> list[RecordBody | RecordAnswer]:
         raise ProtocolFault('the body has no list "instances"')
     if beside.get("parameters") not in (None, {}):  # answered without them, it would be another request's answer
         raise ProtocolFault("no model takes parameters beside its instances here")
+    if "inputs" in beside:  # TensorFlow Serving's name for the same, in columns
+        raise ProtocolFault("the body has instances and inputs: one of them")
     limited(len(instances))
     return instances
 

@@ -18,7 +18,7 @@ NUMBERS = {
 }  # fmt: skip
 MOST_SIDES = 16  # of a tensor's shape
 V2_TYPES = {np.dtype(kind).name: name for name, kind in NUMBERS.items()}
-FP32_WHOLE = 2**24  # FP32 holds every whole number until there
+FP32_WHOLE, FP64_WHOLE = 2**24, 2**53 - 1  # FP32 and FP64 hold every whole number until there, and no other is read as one
 HARMLESS = frozenset({
     "binary_data", "binary_data_output", "binary_data_size", "content_type", "headers", "priority", "timeout",
     "triton_enable_empty_final_response",
@@ -223,6 +223,8 @@ def _whole(numbers: list[Any], datatype: str) -> list[Any]:
     elif any(type(number) is float for number in numbers):
         if not all(type(number) is int or number.is_integer() for number in numbers):
             raise ProtocolFault(f"the data are no {datatype}: a number is not whole")
+        if any(type(number) is float and abs(number) > FP64_WHOLE for number in numbers):  # it may be the nearest to another
+            raise ProtocolFault(f"the data are no {datatype}: write whole numbers beyond 2**53 without a point or an exponent")
         return list(map(int, numbers))
     return numbers
 

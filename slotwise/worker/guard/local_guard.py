@@ -96,10 +96,10 @@ class LocalGuard:
 def _row(request: Request) -> dict[str, Any]:
     """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray.
 
-    Of several fields of one name it has the last.
+    Of several fields of one name it has the last. A form's file is what its own content type says.
     """
     kind = request.headers.get("content-type", "")
-    row = {**beside_a_body(request.query), **forms.row(request)}
+    row = {**beside_a_body(request.query), **forms.row(request, partial(unreadable.decoded, server="torchserve"))}
     row = {name: value[-1] if isinstance(value, forms.RepeatedParts) else value for name, value in row.items()}
     if request.headers.get("describe") == "True" and not request.body:  # GET /models/MODEL?customized=true has none
         row.pop("body", None)

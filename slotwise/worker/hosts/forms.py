@@ -8,7 +8,7 @@ import email.parser
 import email.policy
 import re
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from slotwise.worker.request import Request
@@ -32,21 +32,23 @@ def is_of(headers: Mapping[str, str], kind: str) -> bool:
     return headers.get("content-type", "").lower().startswith(kind)
 
 
-def row(request: Request) -> dict[str, Any]:
+def row(request: Request, read: Callable[[bytes, str], Any] = lambda content, kind: content) -> dict[str, Any]:
     """The fields of a request whose body nobody has looked at, as the servers' rows have them.
 
     A body that is no form is the field "body". The parameters of the address are none: nothing in them stands for a body.
+    read: makes a field of a part's content and of a file's own content type, which is "" for any other part.
     Raises BadRequest where a form is not whole, TooLarge where it has more than MAX_PARTS parts.
     """
     if is_of(request.headers, URL_ENCODED) and is_url_form(request.body):
         return url_encoded(request.body)
     if not is_of(request.headers, MULTIPART):
         return {"body": request.body}
-    return _by_name(_parts(request.body, _boundary(request.headers["content-type"])))
+    parts = _parts(request.body, _boundary(request.headers["content-type"]))
+    return _by_name((name, read(content, kind)) for name, content, kind in parts)
 
 
-def _by_name(pairs: Iterable[tuple[str, bytes]]) -> dict[str, Any]:
-    fields: dict[str, list[bytes]] = {}
+def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    fields: dict[str, list[Any]] = {}
     for name, value in pairs:
         fields.setdefault(name, []).append(value)
     return {name: values[0] if len(values) == 1 else RepeatedParts(values) for name, values in fields.items()}
@@ -95,8 +97,8 @@ def _boundary(content_type: str) -> bytes:
     return boundary.encode("ascii")
 
 
-def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes]]:
-    """Each part's name and content."""
+def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes, str]]:
+    """Each part's name and content, and of a file its content type."""
     delimiter = b"\r\n--" + boundary
     pieces = (b"\r\n" + body).split(delimiter, MAX_PARTS + 2)
     if len(pieces) > MAX_PARTS + 2:
@@ -106,19 +108,19 @@ def _parts(body: bytes, boundary: bytes) -> list[tuple[str, bytes]]:
     return [_part(piece) for piece in pieces[1:-1]]
 
 
-def _part(piece: bytes) -> tuple[str, bytes]:
+def _part(piece: bytes) -> tuple[str, bytes, str]:
     padding, line, rest = piece.partition(b"\r\n")
     head, blank, content = (b"\r\n" + rest).partition(b"\r\n\r\n")
     if padding.strip(b" \t") or not line or not blank or len(head) > MAX_PART_HEAD:
         raise BadRequest("a part of the form has no headers")
     try:
         parsed = email.parser.HeaderParser(policy=email.policy.compat32).parsestr(_text(head[2:]))
-        name = parsed.get_param("name", header="content-disposition")
+        name, file = (parsed.get_param(one, header="content-disposition") for one in ("name", "filename"))
     except (ValueError, LookupError, TypeError, email.errors.MessageError):
         name = None
     if not isinstance(name, str):
         raise BadRequest("a part of the form has no name")
-    return name, content
+    return name, content, "" if file is None else str(parsed.get("content-type", "")).partition(";")[0].strip()
 
 
 def _text(head: bytes) -> str:

@@ -50,6 +50,8 @@ def elements(body: bytes) -> list[Any]:
     except (ValueError, RecursionError):  # not JSON, not UTF-8, a number of too many digits, or lists nested too deep
         raise BadRequest("the body starts like JSON, but it is not JSON") from None
     if isinstance(data, dict) and "instances" in data:
+        if any(key in data for key in KEYS):
+            raise BadRequest("an object has its files under 'instances', or one under 'b64' or 'data', not under both")
         data = data["instances"]
         if not isinstance(data, list):
             raise BadRequest("instances must be a list")

@@ -50,7 +50,12 @@ def install() -> bool:
 
 
 def decoded(value: Any, content_type: str, server: str = "mms") -> Any:
-    """The value as the server decodes it. What cannot be decoded stays what it is on TorchServe, and is Unreadable on MMS."""
+    """The value as the server decodes it. What cannot be decoded stays what it is on TorchServe, and is Unreadable on MMS.
+
+    TorchServe looks at what stands before the parameters of a content type, such as a charset, and reads UTF-8 in any case.
+    """
+    if server == "torchserve":
+        content_type = content_type.partition(";")[0]
     try:
         if content_type == "application/json":
             return json.loads(value.decode("utf-8"))
