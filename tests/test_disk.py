@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from slotwise.archive.guarding.guarded import guard
+from slotwise.archive.scaffold.new import new
+from slotwise.bench.report import write_csv
+from slotwise.check.junit import write_junit
 from slotwise.errors import SlotwiseError
-from slotwise.files.disk import check_target, check_writable, write_together
+from slotwise.files.disk import check_target, check_writable, explain, write_together
+from tests.archive.foreign_archives import FUNCTION, torch_archive
 from tests.support.mounts import mount
 
 
@@ -57,6 +64,33 @@ def test_a_full_disk(small: Path) -> None:
     (small / "full").write_bytes(bytes(1 << 20))
     with pytest.raises(SlotwiseError, match=rf"archives cannot be written: no space left on tmpfs at {small}$"):
         check_writable(small / "archives")
+
+
+def test_a_guard_that_cannot_be_written_is_no_damaged_archive(readonly: Path, tmp_path: Path) -> None:
+    theirs = torch_archive(tmp_path, FUNCTION)
+    with pytest.raises(OSError, match="Read-only file system"):
+        guard(theirs, readonly / "out.mar")
+
+
+def test_a_copy_that_finds_no_room_names_what_is_written(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.mar").write_bytes(bytes(2 << 20))
+    with pytest.raises(OSError, match="No space left") as full:
+        shutil.copyfile(tmp_path / "a.mar", small / "b.mar")
+    assert explain(full.value, []).message == f"{small / 'b.mar'} cannot be written: no space left on tmpfs at {small}"
+
+
+def test_what_finds_no_room_is_not_there_in_half(small: Path) -> None:
+    (small / "bench.csv").write_text("earlier")
+    with suppress(OSError):
+        (small / "full").write_bytes(bytes(2 << 20))
+    with pytest.raises(SlotwiseError, match="mine cannot be written, and was removed"):
+        new(str(small / "mine"), "onnx", "tabular")
+    with pytest.raises(OSError, match="No space left"):
+        write_csv(small / "bench.csv", [{"clients": 1}])
+    with pytest.raises(OSError, match="No space left"):
+        write_junit(small / "out.xml", [], {}, [])
+    assert sorted(file.name for file in small.iterdir()) == ["bench.csv", "full"]
+    assert (small / "bench.csv").read_text() == "earlier"
 
 
 @pytest.mark.parametrize("where", ["--out", "the current folder"])

@@ -107,7 +107,8 @@ def opened(path: Path) -> Iterator[zipfile.ZipFile]:
             check_entries(path, source)
             yield source
     except DAMAGE as error:
-        if getattr(error, "errno", None) in FULL:  # what was made of it was written meanwhile
+        named = getattr(error, "filename", None)
+        if getattr(error, "errno", None) in FULL or (named and str(named) != str(path)):  # of what was written meanwhile
             raise
         raise SlotwiseError(
             f"{path.name} is truncated or damaged: {shown(str(error))}", "get a fresh copy or build it again"

@@ -13,6 +13,7 @@ from slotwise.bench.load import BUSY, TIMES, LoadResult, rounded
 from slotwise.bench.offline import BatchTiming, LinearTime
 from slotwise.bench.stream_load import StreamLoadResult
 from slotwise.console import table
+from slotwise.files.disk import written_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,7 +81,7 @@ def line_text(line: LinearTime) -> str:
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write one line a row; dicts (errors by status) become text."""
     flat = [{k: by_status(v) if isinstance(v, dict) else v for k, v in row.items()} for row in rows]
-    with path.open("w", newline="", encoding="utf-8") as target:
+    with written_whole(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as target:
         writer = csv.DictWriter(target, list(flat[0]))
         writer.writeheader()
         writer.writerows(flat)

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from slotwise.check.conformance import CheckReport
+from slotwise.files.disk import written_whole
 
 
 def write_junit(path: Path, reports: Sequence[CheckReport], sentences: Mapping[str, str], foreign: Sequence[str] = ()) -> None:
@@ -31,7 +32,8 @@ def write_junit(path: Path, reports: Sequence[CheckReport], sentences: Mapping[s
                     failures += 1
             suite.attrib |= {"tests": str(len(verdicts)), "failures": str(failures), "skipped": str(skipped), "errors": "0"}
     ElementTree.indent(root)
-    ElementTree.ElementTree(root).write(path, "utf-8", xml_declaration=True)
+    with written_whole(path) as unfinished:
+        ElementTree.ElementTree(root).write(unfinished, "utf-8", xml_declaration=True)
 
 
 def _printable(text: str) -> str:

@@ -32,7 +32,9 @@ def register(app: typer.Typer) -> None:
 def register_model(
     model: Annotated[str, typer.Argument(help="A model's name or folder, an archive, or an archive's URL.")],
     batch_size: Annotated[int | None, typer.Option(min=1, help="Requests in a full batch.")] = None,
-    max_batch_delay: Annotated[float | None, typer.Option(min=0, help="Milliseconds to wait for a batch to fill.")] = None,
+    max_batch_delay: Annotated[
+        float | None, typer.Option(min=0, max=60000, help="Milliseconds to wait for a batch to fill.")
+    ] = None,
     initial_workers: Annotated[int | None, typer.Option(min=0, help="Worker processes to start.")] = None,
     sha256: Annotated[str | None, typer.Option(help="The archive's SHA-256; a URL needs one.")] = None,
     default: Annotated[bool, typer.Option("--default", help="Requests without a version go to this one from now on.")] = False,

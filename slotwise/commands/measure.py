@@ -32,12 +32,16 @@ def bench(
     model: Annotated[str, typer.Argument(help="A registered model; with --offline an archive or a model to build.")],
     body: Body = None,
     concurrency: Annotated[str, typer.Option(help="Numbers of clients, separated by commas.")] = "1,8,32",
-    rate: Annotated[float | None, typer.Option(min=0.01, help="Open loop: this many arrivals a second (Poisson).")] = None,
-    interval: Annotated[float | None, typer.Option(min=1e-4, help="Open loop: an arrival every so many seconds.")] = None,
-    seconds: Annotated[float, typer.Option(min=0.1, help="Measured seconds a step, after a warm-up.")] = 5.0,
+    rate: Annotated[
+        float | None, typer.Option(min=0.01, max=1e6, help="Open loop: this many arrivals a second (Poisson).")
+    ] = None,
+    interval: Annotated[
+        float | None, typer.Option(min=1e-4, max=86400, help="Open loop: an arrival every so many seconds.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86400, help="Measured seconds a step, after a warm-up.")] = 5.0,
     requests: Annotated[int | None, typer.Option(min=1, help="Measure this many requests instead of seconds.")] = None,
-    warm_up: Annotated[float, typer.Option(min=0.0, help="Seconds before each step that are not counted.")] = 1.0,
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds after which a request counts as lost.")] = 60.0,
+    warm_up: Annotated[float, typer.Option(min=0.0, max=86400, help="Seconds before each step that are not counted.")] = 1.0,
+    timeout: Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds after which a request counts as lost.")] = 60.0,
     poison: Poison = 0.0,
     records: Annotated[int | None, typer.Option(min=0, help="Records a request, for bodies with payload.records.")] = None,
     tool: Tool = "slotwise",

@@ -110,7 +110,7 @@ def tune(
     objective: Annotated[Literal["throughput", "latency"], typer.Option(help="What to make best.")] = "throughput",
     engines: Annotated[str, typer.Option(help="Try these, e.g. onnxruntime,openvino:bf16. Default: the profile's.")] = "",
     max_trials: Annotated[int, typer.Option(min=2, help="Settings to measure at most.")] = 40,
-    seconds: Annotated[float, typer.Option(min=0.2, help="Measured seconds a trial.")] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.2, max=86400, help="Measured seconds a trial.")] = 3.0,
     tool: Tool = "slotwise",
     directory: Annotated[
         Path | None, typer.Option("--out", help="Where the report goes. Default: .slotwise/tune/MODEL.")

@@ -206,8 +206,8 @@ def explain(error: OSError, candidates: Iterable[Path]) -> SlotwiseError:
     if error.errno not in FULL:
         named = error.filename or error.filename2
         return SlotwiseError(f"{os.fsdecode(named)}: {error.strerror}" if named else str(error))
-    if error.filename:
-        return no_space(Path(os.fsdecode(error.filename)))
+    if written := error.filename2 or error.filename:  # of a copy the second name is what was written
+        return no_space(Path(os.fsdecode(written)))
     present = [folder for folder in candidates if folder.exists()]
     full = next((folder for folder in present if shutil.disk_usage(folder).free < FULL_BYTES), None)
     return no_space(full) if full else SlotwiseError(f"the output cannot be written: {error.strerror}")

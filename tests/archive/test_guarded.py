@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -67,6 +68,20 @@ def test_of_the_guards_code_only_the_imports_are_renamed() -> None:
         imported = [str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)]
         imported += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         assert not [module for module in imported if module.partition(".")[0] == "slotwise"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "says"),
+    [
+        ({"name": "../x"}, "'../x' cannot be a model's name"),
+        ({"bad_input": ["TypeError", "ValueError, KeyError"]}, "'ValueError, KeyError' is no exception's name"),
+        ({"bad_input": [""]}, "'' is no exception's name"),
+    ],
+)
+def test_what_cannot_be_a_name_is_refused(tmp_path: Path, wish: dict[str, Any], says: str) -> None:
+    with pytest.raises(SlotwiseError, match=re.escape(says)):
+        guard(torch_archive(tmp_path, FUNCTION), tmp_path / "out.mar", **wish)
+    assert not (tmp_path / "out.mar").exists()
 
 
 def test_two_runs_give_the_same_bytes_and_a_name_can_be_given(tmp_path: Path) -> None:

@@ -156,6 +156,9 @@ def test_an_address_that_cannot_be_measured_is_one_line(url: str) -> None:
     "line",
     [
         ("simulate", "--batch-ms", "1", "--request-ms", "1", "--rate", "inf"),
+        *(("bench", "m", option, "inf") for option in ("--rate", "--interval", "--seconds", "--warm-up", "--timeout")),
+        ("tune", "m", "--seconds", "inf"),
+        ("register", "m", "--max-batch-delay", "inf"),
         ("check", "m.mar", "--timeout", "nan"),
         ("check", "m.mar", "--timeout", "inf"),
     ],

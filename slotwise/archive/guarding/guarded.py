@@ -27,6 +27,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held
+from slotwise.model_spec import NAME
 
 OURS, BELOW = "slotwise.worker", project.PACKAGE / "worker"
 ENTRIES = (  # on TorchServe and MMS, where there is no server, and on Triton
@@ -71,6 +72,7 @@ def guard(
     if not path.is_file():
         what = f"{path} is a folder, not a .mar" if path.is_dir() else f"there is no archive {path}"
         raise SlotwiseError(what, "`slotwise guard THEIRS.mar` takes a .mar file")
+    _check_words(name, bad_input)
     target = out or path.with_name(f"{path.stem}-guarded.mar")
     _check_paths(path, target)
     if out is None:
@@ -145,6 +147,14 @@ def _contents(
     added = {MANIFEST: json.dumps({**manifest, "model": model}, indent=2)} | guard_code()
     added[TERMS] = json.dumps(terms, indent=2, sort_keys=True)
     return in_archive(source) | {file: in_text(text) for file, text in added.items()}
+
+
+def _check_words(name: str | None, bad_input: Sequence[str]) -> None:
+    if name is not None and not NAME.fullmatch(name):
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "use letters, digits, - _ and .")
+    for kind in bad_input:
+        if not all(part.isidentifier() for part in kind.split(".")):
+            raise SlotwiseError(f"{kind!r:.100} is no exception's name", "write NAME or MODULE.NAME")
 
 
 def _check_paths(path: Path, target: Path) -> None:

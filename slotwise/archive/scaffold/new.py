@@ -13,6 +13,7 @@ from slotwise.archive.scaffold.tables import write_sklearn, write_tabular, write
 from slotwise.archive.scaffold.words import write_stream
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
+from slotwise.files.disk import whole_folder
 from slotwise.model_spec import NAME
 
 Kind = Literal["picture", "text", "tabular", "sklearn", "onnx", "pipeline", "stream"]
@@ -34,10 +35,11 @@ def new(name: str, form: Form | None = None, kind: Kind = "picture") -> list[Pat
         raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
-    if kind == "picture":
-        write_picture(folder, form)
-    else:
-        WRITERS[kind](folder)
+    with whole_folder(folder):
+        if kind == "picture":
+            write_picture(folder, form)
+        else:
+            WRITERS[kind](folder)
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -25,7 +25,7 @@ def agree(one: Any, other: Any, tolerance: float = TOLERANCE) -> bool:
         elif isinstance(a, list) and isinstance(b, list):
             waiting += zip(a, b, strict=True) if len(a) == len(b) else [APART]
         elif _is_number(a) and _is_number(b):
-            if not _near(a, b, tolerance, max(1, abs(a), abs(b))):
+            if not _near(a, b, tolerance, max(1, abs(a), abs(b))) or _other_numbers(a, b):
                 return False
         elif type(a) is not type(b) or a != b:
             return False
@@ -68,6 +68,11 @@ def _label_fits(one: dict[str, Any], other: dict[str, Any], tolerance: float) ->
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _other_numbers(one: Any, other: Any) -> bool:
+    """Whether these are whole numbers more than 1 apart: rounding makes 1 of a hair; more is another class, or another's id."""
+    return isinstance(one, int) and isinstance(other, int) and abs(one - other) > 1
 
 
 def _near(one: Any, other: Any, tolerance: Any, scale: Any = 1) -> bool:
