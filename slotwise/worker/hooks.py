@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -18,12 +19,16 @@ from slotwise.worker.budget import Cost, total
 from slotwise.worker.copies import ATOMS
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.inputs import packed
-from slotwise.worker.outputs import WrongCount, rows_of, ways_to_read
+from slotwise.worker.outputs import WrongCount, rows_of, rows_share, ways_to_read
 from slotwise.worker.ownership import owned
 from slotwise.worker.request import Request
+from slotwise.worker.separability.bits import difference
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
 
 logger = logging.getLogger(__name__)
+
+ENOUGH = 8  # batches of whose rows each was run alone, and had what it shared there, too
+ROUNDED = 0.02  # how far a number may be from what it is alone, of the largest
 
 
 class Hooks:
@@ -40,6 +45,7 @@ class Hooks:
         self.collate_is_authors = _is_authors(handler, "collate")
         self.respond_is_authors = _is_authors(handler, "respond")
         self.way = ""
+        self.shared_well = 0  # batches whose outputs shared what was right for all
         self.known_good: object = None  # an item that the model has run, where the author gives no example
 
     def cost(self, request: Request) -> Cost | SlotError | None:
@@ -97,10 +103,30 @@ class Hooks:
             with contextlib.suppress(Exception):  # a model of one row alone is never read in another way
                 self.way = self._learned(rows[0], size + 1)
             outputs = self._predicted(rows, size)  # again: a model may write all it gives into one place
-        for row, output in zip(rows, rows_of(outputs, size, len(rows), self.way), strict=True):  # b = size
-            row.ran(output)
+        given = rows_of(outputs, size, len(rows), self.way)
+        if len(rows) > 1 and self.shared_well < ENOUGH and rows_share(outputs, len(rows), self.way):
+            self._one_by_one(rows, size, given)
+        else:
+            for row, output in zip(rows, given, strict=True):  # b = size
+                row.ran(output)
         if self.known_good is None and rows[0].error is None:
             self.known_good = owned(rows[0].item if rows[0].decoded is None else rows[0].decoded)
+
+    def _one_by_one(self, rows: list[Row], size: int, together: list[object]) -> None:
+        """Run each row alone: their outputs share something, which may have been filled again for each. May raise anything.
+
+        together: what the model gave for all. What is often the same alone, where rows differ, may be shared.
+        """
+        for row in rows:
+            if time.monotonic() > self.handler.predict_until:
+                return
+            self.attempt([row], size)
+        alone = [row.output if row.error is None else row.error for row in rows]
+        if not all(_alike(*pair) for pair in zip(alone, together, strict=True)):
+            vars(self.handler)["max_rows"] = 1
+            logger.warning("the model fills one object again for each row of a batch: from now on rows run one by one")
+        elif not all(_alike(alone[0], other) for other in alone):
+            self.shared_well += 1
 
     def _predicted(self, rows: list[Row], size: int) -> object:
         """What the model gives for these rows and copies of the last one, `size` in all."""
@@ -243,6 +269,11 @@ def unencoded(error: BaseException, name: str) -> SlotError:
 def _is_authors(handler: BatchHandler, hook: str) -> bool:
     """Whether this hook is another than BatchHandler's."""
     return hook in vars(handler) or getattr(type(handler), hook) is not getattr(BatchHandler, hook)
+
+
+def _alike(one: object, other: object) -> bool:
+    """Whether these outputs are the same but for rounding."""
+    return difference(one, other).relative <= ROUNDED
 
 
 def _is_stacked(item: object) -> bool:

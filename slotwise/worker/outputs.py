@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slotwise.worker.answer import Refusal
+from slotwise.worker.copies import share
 from slotwise.worker.ownership import owned
 from slotwise.worker.slot_errors import ModelFault, SlotError
 
@@ -73,6 +74,23 @@ def rows_of(outputs: object, size: int, m: int, way: str = "") -> list[object]:
     if read is None:
         raise WrongCount(_count(outputs), size)
     return [_checked(row) for row in (read.cut(m) if isinstance(read, Columns) else map(_owned_row, read[:m]))]
+
+
+def rows_share(outputs: object, m: int, way: str) -> bool:
+    """Whether two of the first m rows have an object or memory in common, which may have been filled again for each."""
+    if isinstance(outputs, tuple) and way not in ("", ROWS):  # arrays
+        return False
+    try:
+        return any(share(list(part[:m])) for part in _listed_parts(outputs))
+    except Exception:  # nobody can tell
+        return True
+
+
+def _listed_parts(outputs: object) -> Iterator[Sequence[object] | Array]:
+    """What there is of rows or columns that are objects each."""
+    for part in outputs.values() if isinstance(outputs, Mapping) else [outputs]:
+        if isinstance(part, list | tuple) or (isinstance(part, np.ndarray) and part.ndim and part.dtype.hasobject):
+            yield part
 
 
 def ways_to_read(outputs: object, size: int) -> dict[str, Columns | Array | list[object]]:
@@ -139,11 +157,11 @@ def _columns(parts: Sequence[object], size: int) -> list[Array | list[object]] |
 def _listed(outputs: Sequence[object] | Iterator[object], size: int) -> list[object]:
     """What is in there: a whole tuple, whose parts may be columns; of anything else at most one more than `size`.
 
-    A generator may fill the same object again for its next one.
+    A generator may fill the same object again for its next one, and so may a sequence of an author's.
     """
     if isinstance(outputs, tuple):
         return list(outputs)
-    if isinstance(outputs, Sequence):
+    if isinstance(outputs, list):
         return list(islice(outputs, size + 1))
     return [owned(output) for output in islice(outputs, size + 1)]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Settings
 from slotwise.worker.answer import Refusal
+from slotwise.worker.hooks import ENOUGH
 from slotwise.worker.outputs import NOT_FINITE, UNREADABLE, WrongCount, finite, on_host, rows_of, ways_to_read
-from tests.worker.toy import ask, begin
+from tests.worker.toy import Toy, ask, begin
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4])
@@ -209,3 +211,79 @@ def test_one_object_in_the_rows_of_many_is_a_copy_for_each(form: str) -> None:
     part: Any = {"rows": lambda row: row, "tuple": lambda row: row[0]}.get(form, lambda row: row["a"])
     part(one).append("mine")
     assert part(other) == ["cat"]
+
+
+def refilled(value: Any, fill: Any) -> Any:
+    """A model that has one place for each row's output."""
+
+    def model(inputs: Any) -> Any:
+        outputs = []
+        for row in inputs:
+            fill(value, float(row[0]))
+            outputs.append(value)
+        return outputs
+
+    return model
+
+
+class Lazy(Sequence[Any]):
+    """Rows that are made when they are asked for, all in one place."""
+
+    def __init__(self, inputs: Any) -> None:
+        self.inputs, self.place = inputs, np.zeros(1)
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, i: Any) -> Any:
+        self.place[:] = self.inputs[i]
+        return self.place
+
+
+BUFFER = np.zeros(1)
+REFILLED = {
+    "array": refilled(np.zeros(1), lambda place, x: place.fill(x)),
+    "dict": refilled({}, lambda place, x: place.update(x=x)),
+    "list within": refilled({"x": [0]}, lambda place, x: place["x"].__setitem__(0, x)),
+    "views": lambda inputs: [(BUFFER.fill(row[0]), BUFFER[:])[1] for row in inputs],
+    "in a named output": lambda inputs: {"x": REFILLED["array"](inputs), "n": [1] * len(inputs)},
+    "sequence": Lazy,
+    "array of objects": lambda inputs: np.array([*REFILLED["dict"](inputs), None], object)[:-1],
+}
+
+
+class Kept(Toy):
+    """A model of the test's, which is asked without an example."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.double = model
+
+    def example(self) -> Any:
+        return None
+
+    encode = BatchHandler.encode
+
+    def respond(self, request: Any, results: list[Any]) -> tuple[Any, str]:
+        return json.dumps(results, default=np.ndarray.tolist), "application/json"
+
+
+@pytest.mark.parametrize("model", REFILLED.values(), ids=REFILLED)
+def test_who_fills_one_object_again_for_each_row_answers_each_with_its_own(model: Any) -> None:
+    alone = [ask(begin(Kept(model), Settings(batch_size=8)), [body])[0].value for body in (b"[1]", b"[2]", b"[3]")]
+    handler = begin(Kept(model), Settings(batch_size=8))
+    for _ in range(2):
+        assert [answer.value for answer in ask(handler, [b"[1]", b"[2]", b"[3]"])] == alone
+
+
+def test_rows_that_share_what_is_the_same_alone_run_together_again() -> None:
+    names = ["cat", "dog"]
+    handler = Kept(None)
+    handler.double = lambda inputs: handler.calls.append(inputs) or [{"names": names, "x": float(x)} for (x,) in inputs]
+    begin(handler, Settings(batch_size=8))
+    calls = []
+    for _ in range(ENOUGH + 1):
+        before = len(handler.calls)
+        assert [answer.value[0]["x"] for answer in ask(handler, [b"[1]", b"[2]"])] == [1, 2]
+        calls.append(len(handler.calls) - before)
+    assert calls[1:] == [3] * (ENOUGH - 1) + [1]

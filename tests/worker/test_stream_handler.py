@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import decimal
 import json
 import threading
@@ -125,7 +126,38 @@ class SetsALibrarysObject(Words):
             yield {"third": str(self.numbers.divide(decimal.Decimal(1), decimal.Decimal(3)))}
 
 
-@pytest.mark.parametrize("kind", [KeepsOnItself, KeepsInADefault, KeepsForItsThread, SetsALibrarysObject])
+class SeedsItsGenerator(Words):
+    """It has one generator of random numbers, with a seed of each stream's own."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.torch = pytest.importorskip("torch")
+        self.generator = self.torch.Generator()
+
+    def stream(self, item: int) -> Any:
+        self.generator.manual_seed(item)
+        for _ in range(item):
+            yield {"drawn": float(self.torch.rand(1, generator=self.generator))}
+
+
+class KeepsACacheOfTokens(Words):
+    """It has one cache of transformers, and its copies have the same layers."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.torch = pytest.importorskip("torch")
+        self.cache = pytest.importorskip("transformers").DynamicCache()
+
+    def stream(self, item: int) -> Any:
+        cache = copy.copy(self.cache)
+        cache.layers.clear()
+        for i in range(item):
+            token = self.torch.full((1, 1, 1, 1), item * 10 + i)
+            yield {"read": cache.update(token, token, 0)[0].flatten().tolist()}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [KeepsOnItself, KeepsInADefault, KeepsForItsThread, SetsALibrarysObject, SeedsItsGenerator, KeepsACacheOfTokens],
+)
 def test_streams_that_keep_something_on_their_handler_run_one_after_the_other(
     kind: type[Words], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -25,6 +25,7 @@ from slotwise.worker.familiar.values import HOOKS, MISSING, attributes, may_chan
 
 CONTAINERS = (list, dict, set, deque, bytearray)
 KNOWN = (SimpleNamespace, UserDict, UserList, Queue, local)  # of the standard library, but as plain as an author's own
+CACHES = "transformers.cache_utils"  # whose objects are plain, too: keys and values of the tokens that a network has read
 MOST_ENTRIES = 4096  # of a container that is looked into, and in all of what is copied
 ENTRY_BYTES = 256  # of an array that count as one
 WEIGHTS = ("_parameters", "_buffers", "_modules")
@@ -158,7 +159,8 @@ def _inner(one: Any, most: int) -> tuple[list[Any], int, KeptParts | None]:
 def _of_object(one: Any) -> tuple[list[Any], int, KeptParts | None]:
     module = attributes(one)
     hooks = [part for name in HOOKS if isinstance(of := module.get(name), dict) for part in of.values()]
-    own = is_authors(type(one)) or type(one) in KNOWN or vars(type(one)).get("AUTHORS_SET_IT", False)
+    kind = type(one)
+    own = is_authors(kind) or kind in KNOWN or kind.__module__ == CACHES or vars(kind).get("AUTHORS_SET_IT", False)
     if not own and (hooks or "_modules" in module or not is_librarys(one)):
         return hooks, 1 + len(hooks), None
     parts, size, kept = _of_look(partial(_named, one), partial(_fill_object, one) if own else None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 BY_METHOD = """append appendleft add clear discard extend extendleft fill insert intersection_update itemset pop popitem
     popleft push put put_nowait get_nowait remove resize reverse rotate seek set setdefault setfield sort subtract truncate
     update write writelines symmetric_difference_update difference_update writerow move_to_end read readline send throw
-    register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
+    reset crop seed manual_seed register_forward_hook register_forward_pre_hook enable_truncation no_truncation
+    enable_padding no_padding register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
 BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
     insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
 GIVING_PARTS = """get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach to cpu cuda float double

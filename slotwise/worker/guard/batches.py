@@ -11,12 +11,13 @@ from typing import Any
 from slotwise.worker.answer import Refusal, serialise
 from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
+from slotwise.worker.copies import share
 from slotwise.worker.familiar.own_state import Undoing
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.micro_batching import entry_of
-from slotwise.worker.guard.owned import Owned, WrongAnswer, numbers, one_each, owned, share
+from slotwise.worker.guard.owned import Owned, WrongAnswer, numbers, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding

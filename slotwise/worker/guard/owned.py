@@ -11,20 +11,16 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from slotwise.worker.answer import FRAMING, HEADER_NAME
-from slotwise.worker.copies import ATOMS
+from slotwise.worker.copies import FIXED
 from slotwise.worker.slot_errors import ModelFault, SlotError, text
 
 logger = logging.getLogger(__name__)
 
 NO_BODY = (204, 205, 304)  # a client would take the body for the beginning of the next answer
-FIXED = (bytes, str, int, float, type(None), tuple)  # what is sent of these never changes; what is in a tuple may
-MOST_WORK: Any = 10_000  # numpy's steps for two tensors of which each lies between the other's numbers
 
 
 class Owned(NamedTuple):
@@ -54,29 +50,6 @@ def one_each(results: Any, n: int) -> list[Any]:
     if len(set(changeable)) < len(changeable):
         raise WrongAnswer("one object for several requests")
     return listed
-
-
-def share(results: Sequence[Any]) -> bool:
-    """Whether an object that can change, or a place in memory, is a part of two results. May raise where nobody can tell.
-
-    What stood there for the first may be the second's by now. It goes through dicts, lists and tuples without a bound, as the
-    encoder will, which takes several times as long.
-    """
-    taken: set[int] = set()
-    kept = []  # or another object could get the id of one that was looked at
-    for result in results:
-        parts, own = [result], set[int]()
-        for part in parts:  # which grows
-            if id(part) in own or type(part) in ATOMS:
-                continue
-            if not isinstance(part, FIXED):
-                own.add(id(part))
-            parts += _changing(part)
-        if not taken.isdisjoint(own):
-            return True
-        taken |= own
-        kept.append(parts)
-    return _overlap([result for result in results if _is_tensor(result)])
 
 
 def owned(result: Any, processor: Any, tensors: bool, most_bytes: int | None = None) -> Owned | SlotError:
@@ -120,44 +93,6 @@ def numbers(body: bytes) -> Any:
 def _is_tensor(result: Any) -> bool:
     torch: Any = sys.modules.get("torch")
     return torch is not None and isinstance(result, torch.Tensor)
-
-
-def _changing(whole: Any) -> Iterable[Any]:
-    """What is in a dict, list or tuple, but for what nobody can change."""
-    if isinstance(whole, dict):
-        parts: Any = whole.values() if type(whole) is dict else [value for _, value in whole.items()]
-    elif isinstance(whole, list | tuple):
-        parts = whole
-    else:
-        return ()
-    return () if ATOMS.issuperset(map(type, parts)) else [part for part in parts if type(part) not in ATOMS]
-
-
-def _overlap(tensors: Iterable[Any]) -> bool:
-    """Whether two tensors name one place in memory. Raises where that cannot be told, and where there is no NumPy to tell."""
-    before: list[tuple[int, Any]] = []  # where each ends, and its addresses
-    for start, end, addresses in sorted((_addresses(tensor) for tensor in tensors if tensor.numel()), key=itemgetter(0)):
-        before = [other for other in before if other[0] > start]
-        if any(_meet(addresses, others) for _, others in before):
-            return True
-        before.append((end, addresses))
-    return False
-
-
-def _addresses(tensor: Any) -> tuple[int, int, Any]:
-    """Where a tensor begins and ends, and what NumPy needs to know of its addresses; they may be a GPU's."""
-    start, size, shape = tensor.data_ptr(), tensor.element_size(), tuple(tensor.shape)
-    strides = tuple(size * stride for stride in tensor.stride())
-    about = {"data": (start, True), "shape": shape, "strides": strides, "typestr": f"|V{size}", "version": 3}
-    end = start + size + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
-    return start, end, SimpleNamespace(__array_interface__=about)
-
-
-def _meet(one: Any, other: Any) -> bool:
-    """Whether both have an address. Nobody looks at what is there."""
-    import numpy as np  # noqa: PLC0415  a guard's copy of this runs where there may be none
-
-    return np.shares_memory(np.asarray(one), np.asarray(other), max_work=MOST_WORK)
 
 
 def _saved(tensor: Any) -> bytes:
