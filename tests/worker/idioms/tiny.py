@@ -9,14 +9,11 @@ import pytest
 from slotwise.worker.engines.torchvision_compat import ensure_importable
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>"]
-WORDS = [
-    *SPECIAL,
-    *"the cat dog sat on a mat alice bob carol dora likes runs fast slow secret name is what good bad movie . ? en de".split(),
-]
 TEXTS = [
     *("the cat sat on the mat .", "alice likes the dog", "bob likes the cat", "a good movie", "a bad movie"),
     *("dora runs fast", "what is the name ?", "the secret is alice", "carol is slow"),
 ]
+WORDS = [*SPECIAL, *dict.fromkeys(" ".join((*TEXTS, "en de")).split())]
 BERT = {
     "hidden_size": 16,
     "num_hidden_layers": 2,
