@@ -8,7 +8,7 @@ import pytest
 
 from slotwise.worker import TorchServeHandler
 from tests.worker.idioms import tiny
-from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.asked import MIXES, apart, each_of, no_answer_is_wrong, together
 
 torch = pytest.importorskip("torch")
 
@@ -56,6 +56,17 @@ class PaddedOnTheLeft(Generates):
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         return super().inference(self.tokenizer(data, padding=True, return_tensors="pt", return_token_type_ids=False))
+
+
+@together(TEXTS, wrong=MIXES)
+class SaysThePadding(Generates):
+    """Decodes what its rows were filled up with, too: a short answer has the padding of a longer one beside it."""
+
+    def options(self) -> dict[str, Any]:
+        return {"max_new_tokens": 12, "eos_token_id": [*range(7, 16)]}
+
+    def postprocess(self, data: Any) -> Any:
+        return [{"text": self.tokenizer.decode(row), "tokens": len(row)} for row in data]
 
 
 @apart(LENGTHS)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import decimal
 import locale
 import os
-import random
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Iterator
-from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.worker import TorchServeHandler
 from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.sets import DIGITS, SEEDS, Sets
 
 torch = pytest.importorskip("torch")
 
 FOLDER = Path(tempfile.gettempdir()) / f"folders-of-{os.getpid()}"
-DIGITS = [{"x": 1.1234567, "set": digits} for digits in (1, 2, 3)]
 FLAGS = [{"x": 1.0, "set": flag} for flag in (True, False)]
-NOW: ContextVar[str] = ContextVar("NOW")
-SEEDS = [{"x": float(seed), "set": seed} for seed in range(4)]
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +33,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     folder, places, limit = os.getcwd(), locale.setlocale(locale.LC_ALL), sys.getrecursionlimit()
     precision, strict = torch.get_float32_matmul_precision(), torch.are_deterministic_algorithms_enabled()
     FOLDER.mkdir()
-    with np.printoptions(), np.errstate(), decimal.localcontext(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         yield
     for path in FOLDER.iterdir():
         path.unlink()
@@ -54,29 +47,6 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(strict)
     monkeypatch.undo()
     time.tzset()
-
-
-class Sets(TorchServeHandler):
-    """`put` sets what a request wants, and the answer is `seen`."""
-
-    def initialize(self, context: Any) -> None:
-        self.scale = 1
-
-    def put(self, wanted: Any) -> None:
-        raise NotImplementedError
-
-    def seen(self, data: Any) -> Any:
-        raise NotImplementedError
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        self.put(data[0]["body"]["set"])
-        return [row["body"]["x"] for row in data]
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return [x * self.scale for x in data]
-
-    def postprocess(self, data: Any) -> Any:
-        return [self.seen(x) for x in data]
 
 
 @apart([{"x": 1.1, "set": name} for name in ("float32", "float64", "float16")])
@@ -138,73 +108,6 @@ class PandasOptionByAttribute(PandasOption):
 
     def put(self, wanted: int) -> None:
         self.pandas.options.display.precision = wanted
-
-
-@apart(DIGITS)
-class NumpysDigits(Sets):
-    """Sets how many digits numpy writes."""
-
-    def put(self, wanted: int) -> None:
-        np.set_printoptions(precision=wanted)
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return data
-
-    def seen(self, data: Any) -> Any:
-        return str(np.array([data]))
-
-
-@apart([{"x": 1.0, "set": way} for way in ("ignore", "raise")])
-class NumpysErrors(Sets):
-    """Sets whether numpy raises where it divides by nothing."""
-
-    def put(self, wanted: str) -> None:
-        np.seterr(divide=wanted)  # type: ignore[call-overload]
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return [self.divided(x) for x in data]
-
-    def divided(self, x: float) -> str:
-        try:
-            return str(np.float64(x) / np.float64(0))
-        except FloatingPointError:
-            return "raised"
-
-    def seen(self, data: Any) -> Any:
-        return data
-
-
-@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
-class DecimalsPrecision(Sets):
-    """Sets with how many digits decimal numbers are divided."""
-
-    def put(self, wanted: int) -> None:
-        decimal.getcontext().prec = wanted
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return [f"a seventh is {decimal.Decimal(x) / 7}" for x in data]
-
-    def seen(self, data: Any) -> Any:
-        return data
-
-
-@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
-class DecimalsContext(DecimalsPrecision):
-    """Sets another context of decimal numbers."""
-
-    def put(self, wanted: int) -> None:
-        decimal.setcontext(decimal.Context(prec=wanted))
-
-
-@apart([{"x": 1.0, "set": name} for name in ("alice", "bob", "carol")])
-class AContextVariable(Sets):
-    """Has the request of now in a context variable."""
-
-    def put(self, wanted: str) -> None:
-        NOW.set(wanted)
-
-    def seen(self, data: Any) -> Any:
-        return NOW.get()
 
 
 @apart([{"x": 1.0, "set": name} for name in ("C", "C.UTF-8", "POSIX")])
@@ -295,58 +198,6 @@ class PillowsLimit(Sets):
 
     def seen(self, data: Any) -> Any:
         return Image.MAX_IMAGE_PIXELS
-
-
-@apart(SEEDS)
-class ASeedOfEach(Sets):
-    """Seeds all generators with the request's seed, as `seed_everything` does, and draws in inference."""
-
-    def put(self, wanted: int) -> None:
-        random.seed(wanted)
-        np.random.seed(wanted)
-        torch.manual_seed(wanted)
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return [x + random.random() + np.random.rand() + float(torch.rand(())) for x in data]
-
-    def seen(self, data: Any) -> Any:
-        return data
-
-
-@apart(SEEDS)
-class OneSeedInAFork(ASeedOfEach):
-    """Draws one seed's numbers within `fork_rng`, so that a row alone always has the first of them."""
-
-    def put(self, wanted: int) -> None:
-        pass
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.random.fork_rng():
-            torch.random.manual_seed(1)
-            return (torch.tensor(data) + torch.randn(len(data))).tolist()
-
-
-@apart(SEEDS)
-class OneStateOfNumpy(OneSeedInAFork):
-    """Draws noise of one seed for all rows at once, as diffusion's latents."""
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return (np.array(data) + np.random.RandomState(0).randn(len(data))).tolist()
-
-
-@together(SEEDS)
-class AGeneratorOfEach(Sets):
-    """Has a generator of its own for each request, and draws where it is read."""
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        generator = torch.Generator().manual_seed(data[0]["body"]["set"])
-        return torch.rand(1, 2, generator=generator)
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return data * self.scale
-
-    def postprocess(self, data: Any) -> Any:
-        return data.tolist()
 
 
 @together(SEEDS)

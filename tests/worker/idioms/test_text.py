@@ -8,37 +8,14 @@ import pytest
 
 from slotwise.worker import TorchServeHandler
 from tests.worker.idioms import tiny
-from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.asked import MIXES, apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.classifier import Classifier
 
 torch = pytest.importorskip("torch")
 
 TEXTS = [{"text": text} for text in tiny.TEXTS]
 BROKEN = {"words": "no text"}
 SIDES = [{"text": text, "side": ("left", "right")[i % 2]} for i, text in enumerate(tiny.TEXTS)]
-HEADS = [{"text": text, "head": ("x", "y")[i % 2]} for i, text in enumerate(tiny.TEXTS)]
-
-
-class Classifier(TorchServeHandler):
-    """Tokenizes one request after the other, and gives a label with its score."""
-
-    def initialize(self, context: Any) -> None:
-        self.manifest, self.device = context.manifest, torch.device("cpu")
-        self.tokenizer, self.model = tiny.tokenizer(), tiny.bert()
-        self.model.to(self.device)
-        self.mapping = {"0": "negative", "1": "positive"}
-        self.initialized = True
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        texts = [(row.get("data") or row.get("body"))["text"] for row in data]  # type: ignore[index]
-        return self.tokenizer(texts, padding=True, truncation=True, max_length=16, return_tensors="pt")
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.no_grad():
-            return self.model(**data).logits
-
-    def postprocess(self, data: Any) -> Any:
-        rows = torch.softmax(data, dim=-1)
-        return [{"label": self.mapping[str(int(row.argmax()))], "score": float(row.max())} for row in rows]
 
 
 @together([*TEXTS, BROKEN])
@@ -121,6 +98,16 @@ class AnEmbedderThatRemembers(AnEmbedder):
         if new := [text for text in data if text not in self.known]:
             self.known.update(zip(new, super().inference(new), strict=True))
         return torch.stack([self.known[text] for text in data])
+
+
+@together(TEXTS, wrong=MIXES)
+class AnEmbedderWithoutAMask(AnEmbedder):
+    """Tokenizes all texts at once, and does not tell the model what is padding."""
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        ids = self.tokenizer(data, padding=True, truncation=True, return_tensors="pt")["input_ids"]
+        with torch.no_grad():
+            return self.model(ids).last_hidden_state.mean(1)
 
 
 @together([{"question": "what is the name ?", "context": text} for text in tiny.TEXTS])
@@ -223,68 +210,6 @@ class TheModelsConfiguration(Classifier):
 
     def postprocess(self, data: Any) -> Any:
         return data.tolist()
-
-
-@apart(HEADS)
-class AHeadOfEach(Classifier):
-    """Puts the head that a request names into the model, as PEFT's `set_adapter` does."""
-
-    def initialize(self, context: Any) -> None:
-        super().initialize(context)
-        torch.manual_seed(9)
-        self.heads = {name: torch.nn.Linear(16, 2) for name in "xy"}
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        self.pick(data[0]["body"]["head"])
-        return super().preprocess(data)
-
-    def pick(self, name: str) -> None:
-        self.model.classifier = self.heads[name]
-
-    def postprocess(self, data: Any) -> Any:
-        return data.tolist()
-
-
-@apart(HEADS)
-class AHeadAmongTheModules(AHeadOfEach):
-    """Puts the head among the modules that the model has."""
-
-    def pick(self, name: str) -> None:
-        self.model._modules["classifier"] = self.heads[name]
-
-
-@apart(HEADS)
-class TheHeadsWeights(AHeadOfEach):
-    """Loads the weights of a head into the model's own."""
-
-    def pick(self, name: str) -> None:
-        self.model.classifier.load_state_dict(self.heads[name].state_dict())
-
-
-@apart(HEADS)
-class TheHeadsMemory(AHeadOfEach):
-    """Writes a head's numbers over the model's, in a function of the module."""
-
-    def pick(self, name: str) -> None:
-        merge(self.model, self.heads[name])
-
-
-def merge(model: Any, head: Any) -> None:
-    for own, other in zip(model.classifier.parameters(), head.parameters(), strict=True):
-        own.data.copy_(other)
-
-
-@apart([{"text": text, "head": ""} for text in tiny.TEXTS], late=HEADS)
-class AHeadOfSome(AHeadOfEach):
-    """Picks a head by a name that is put together, for some requests only: no first call shows it."""
-
-    def initialize(self, context: Any) -> None:
-        super().initialize(context)
-        self.heads[""], self.models = self.model.classifier, [self.model]
-
-    def pick(self, name: str) -> None:
-        for model in self.models:
-            setattr(model, "classi" + "fier", self.heads[name])
 
 
 @together([{"text": text, "x-lang": ("en", "de")[i % 2]} for i, text in enumerate(tiny.TEXTS)])

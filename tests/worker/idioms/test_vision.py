@@ -6,68 +6,16 @@ import base64
 import io
 from typing import Any
 
-import numpy as np
 import pytest
 from PIL import Image
 
-from slotwise.worker import TorchServeHandler
 from tests.worker.idioms import tiny
 from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.pictures import PICTURES, Reads, picture
 
 torch = pytest.importorskip("torch")
 
-LABELS = {str(i): f"class {i}" for i in range(5)}
-
-
-def picture(seed: int, width: int = 12) -> str:
-    """Noise as a PNG in base64."""
-    pixels = np.random.default_rng(seed).integers(0, 255, (12, width, 3), dtype=np.uint8)
-    stream = io.BytesIO()
-    Image.fromarray(pixels).save(stream, "PNG")
-    return base64.b64encode(stream.getvalue()).decode()
-
-
-PICTURES = [{"data": picture(i)} for i in range(6)]
 COUNTS = [{**one, "top": i % 3 + 1} for i, one in enumerate(PICTURES)]
-
-
-def network(outputs: int = 5) -> Any:
-    """A network of one convolution."""
-    torch.manual_seed(2)
-    layers = torch.nn.Conv2d(3, 4, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten()
-    return torch.nn.Sequential(*layers, torch.nn.Linear(16, outputs)).eval()
-
-
-class Reads(TorchServeHandler):
-    """As TorchServe's vision_handler and image_classifier: the likeliest labels."""
-
-    top = 2
-
-    def initialize(self, context: Any) -> None:
-        self.device, self.model, self.mapping = torch.device("cpu"), network(), LABELS
-        self.prepare()
-        self.initialized = True
-
-    def prepare(self) -> None:
-        pass
-
-    def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        pictures = []
-        for row in data:
-            body = row.get("data") or row.get("body")
-            raw = base64.b64decode(body["data"])  # type: ignore[index]
-            pixels = np.asarray(Image.open(io.BytesIO(raw)).convert("RGB").resize((8, 8)), np.float32) / 255
-            pictures.append(torch.from_numpy(pixels).permute(2, 0, 1))
-        return torch.stack(pictures).to(self.device)
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        with torch.inference_mode():
-            return self.model(data.to(self.device), *args, **kwargs)
-
-    def postprocess(self, data: Any) -> Any:
-        scores, classes = torch.topk(torch.nn.functional.softmax(data, dim=1), self.top, dim=1)
-        rows = zip(classes.tolist(), scores.tolist(), strict=True)
-        return [{self.mapping[str(label)]: score for label, score in zip(*row, strict=True)} for row in rows]
 
 
 @together([*PICTURES, {"data": "no picture"}])
@@ -189,81 +137,6 @@ class TheThresholdOfEach(Detects):
         return super().preprocess(data)
 
 
-@together(PICTURES)
-class Saliency(Reads):
-    """Explains each answer by the gradient of its input."""
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        data.requires_grad_()
-        scores = self.model(data)
-        scores.max(1).values.sum().backward()
-        self.model.zero_grad()
-        return {"scores": scores.detach(), "grown": data.grad.abs().amax((1, 2, 3))}
-
-    def postprocess(self, data: Any) -> Any:
-        return [{"scores": row.tolist(), "grown": float(one)} for row, one in zip(data["scores"], data["grown"], strict=True)]
-
-
-@together(PICTURES)
-class ExplainedByCaptum(Reads):
-    """Asks captum's integrated gradients, an object that it has on itself."""
-
-    def prepare(self) -> None:
-        self.gradients = pytest.importorskip("captum.attr").IntegratedGradients(self.model)
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        scores = super().inference(data)
-        found = self.gradients.attribute(data, target=scores.argmax(1), n_steps=5)
-        return {"scores": scores, "found": found.mean((1, 2, 3))}
-
-    def postprocess(self, data: Any) -> Any:
-        return [{"scores": row.tolist(), "found": float(one)} for row, one in zip(data["scores"], data["found"], strict=True)]
-
-
-@apart(PICTURES)
-class GradCam(Reads):
-    """Two hooks keep the activations and the gradients of a layer in dicts, for postprocess."""
-
-    def prepare(self) -> None:
-        self.activations: dict[str, Any] = {}
-        self.gradients: dict[str, Any] = {}
-        self.model[0].register_forward_hook(lambda module, given, output: self.activations.__setitem__("value", output))
-        self.model[0].register_full_backward_hook(self.save_gradient)
-
-    def save_gradient(self, module: Any, given: Any, output: Any) -> None:
-        self.gradients["value"] = output[0]
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        scores = self.model(data.requires_grad_())
-        scores.max(1).values.sum().backward()
-        self.model.zero_grad()
-        return scores.detach()
-
-    def postprocess(self, data: Any) -> Any:
-        weights = self.gradients["value"].mean((2, 3), keepdim=True)
-        seen = torch.nn.functional.relu((weights * self.activations["value"]).sum(1))
-        return [{"scores": data[0].tolist(), "seen": seen.mean((1, 2)).tolist()}]
-
-
-@together(PICTURES)
-class AHookWithTheRow(Reads):
-    """A hook keeps what it sees in a list, which inference empties, and hands on with the rows."""
-
-    def prepare(self) -> None:
-        self.seen: list[Any] = []
-        self.model[0].register_forward_hook(self.hook)
-
-    def hook(self, module: Any, given: Any, output: Any) -> None:
-        self.seen.append(output.mean((1, 2, 3)))
-
-    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        self.seen.clear()
-        return {"scores": super().inference(data), "seen": self.seen[-1]}
-
-    def postprocess(self, data: Any) -> Any:
-        return [{"scores": row.tolist(), "seen": float(one)} for row, one in zip(data["scores"], data["seen"], strict=True)]
-
-
 class Transformer(Reads):
     """A vision transformer with its processor."""
 
@@ -306,5 +179,5 @@ class TheProcessorsOptions(Transformer):
 
 
 @each_of(__name__)
-def test_no_answer_is_wrong(kind: type[TorchServeHandler], rows_at_once: list[int]) -> None:
+def test_no_answer_is_wrong(kind: type[Reads], rows_at_once: list[int]) -> None:
     no_answer_is_wrong(kind, rows_at_once)
