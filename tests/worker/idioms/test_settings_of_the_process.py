@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import locale
 import os
 import sys
@@ -176,14 +177,12 @@ class WhatIsPrinted(Sets):
     """Catches what is printed, and answers with it."""
 
     def put(self, wanted: str) -> None:
-        sys.stdout = open(FOLDER / f"{time.monotonic_ns()}", "w+")  # noqa: SIM115  as authors write it
+        sys.stdout = io.StringIO()
         print(wanted)
 
     def seen(self, data: Any) -> Any:
-        sys.stdout.seek(0)
-        with sys.stdout as printed:
-            text = printed.read()
-        sys.stdout = sys.__stdout__
+        assert isinstance(sys.stdout, io.StringIO)
+        text, sys.stdout = sys.stdout.getvalue(), sys.__stdout__
         return text
 
 
