@@ -19,7 +19,8 @@ WRITES = """write_bytes write_text imwrite imsave save savez savez_compressed sa
 STARTS = "run call check_call check_output Popen system"
 GENERATES = "default_rng RandomState Random Generator SeedSequence PRNGKey"
 SETS = """set_default_dtype set_default_device set_default_tensor_type set_option setlocale set_printoptions tzset
-    setrecursionlimit use_deterministic_algorithms set_float32_matmul_precision set_flush_denormal set_global_dtype putenv"""
+    setrecursionlimit use_deterministic_algorithms set_float32_matmul_precision set_flush_denormal set_global_dtype putenv
+    seterr seterrcall setbufsize getcontext setcontext"""
 JOINS = "join Path PurePath str abspath expanduser gettempdir getcwd joinpath with_suffix fspath"
 SEEDING, WRITING, GENERATING = frozenset(SEEDS.split()), frozenset(WRITES.split()), frozenset(GENERATES.split())
 SETTING = frozenset(SETS.split())

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -201,19 +202,19 @@ class TorchServeHandler(BatchHandler):
 
     def _whole(self, request: Request) -> LooseRow | SlotError:
         """A request's answer, from all three methods. What `inference` raises is raised, the others' errors are its."""
-        at = METHODS[0]
+        at, own = METHODS[0], copy_context()  # what one method sets in it, as numpy's and decimal's options, the others find
         changed = [place for effects in self._effects.values() for place in effects.places.values()]
         try:
             with as_before(changed), undone([vars(self)]), self._looking.kept(self._apart):
-                row = self._preprocessed_aside(request)
+                row = self._preprocessed_aside(request, own)
                 at = METHODS[1]
-                outputs = self._inferred([row], [request.headers])
+                outputs = own.run(self._inferred, [row], [request.headers])
                 if len(outputs) != 1:
                     raise WrongCount(len(outputs), 1)
                 at = METHODS[2]
                 if isinstance(outputs[0], SlotError):
                     raise outputs[0]
-                return ANSWER, owned(self._postprocessed(outputs[0], request.headers))
+                return ANSWER, owned(own.run(self._postprocessed, outputs[0], request.headers))
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -221,12 +222,12 @@ class TorchServeHandler(BatchHandler):
                 raise
             return (undecoded if at == METHODS[0] else unencoded)(error, request.id)
 
-    def _preprocessed_aside(self, request: Request) -> LooseRow:
-        """What `preprocess` makes of a request, in a thread that is left behind where that does not end."""
+    def _preprocessed_aside(self, request: Request, own: Context) -> LooseRow:
+        """What `preprocess` makes of a request in a context, in a thread that is left behind where that does not end."""
 
         def made(request: Request) -> LooseRow | BaseException:
             try:
-                return self._preprocessed(request)
+                return own.run(self._preprocessed, request)
             except BaseException as error:
                 return error
 

@@ -52,15 +52,19 @@ def has_leftovers(engine: StepEngine, item: object, others: Iterable[object]) ->
     """Whether an item gives another output where its slot held another one before.
 
     item and others: as of `objection`, which has not been asked yet: slot 0 has to be as it was made. The shortest item is read
-    before and after the longest, and once more: of an engine that gives another output each time nothing is known.
+    before and after the longest, once more, and into a slot that has held nothing: of an engine that gives another output each
+    time, there too, nothing is known.
     """
     tried = sorted([item, *islice(others, MOST_TRIED)], key=partial(_length, engine))
     try:
         if (short := next(_tried(engine, tried, TOKENS), None)) is None:
             return False
-        next(_tried(engine, reversed(tried), TOKENS))
-        again, once_more = (_alone(engine, short[0], TOKENS) for _ in range(2))
-        return not all(map(_same, short[1], again)) and any(all(map(_same, one, once_more)) for one in (short[1], again))
+        next(_tried(engine, reversed(tried), TOKENS), None)
+        again = _alone(engine, short[0], TOKENS)
+        if all(map(_same, short[1], again)):
+            return False
+        known = [_alone(engine, short[0], TOKENS, slot) for slot in (0, 1)[: engine.slots]]
+        return any(all(map(_same, one, other)) for one in (short[1], again) for other in known)
     finally:
         _free(engine)
 
@@ -141,10 +145,10 @@ def _mixed_in(engine: StepEngine, slot: int, first: Given, second: Given, at_onc
     return None
 
 
-def _alone(engine: StepEngine, item: object, tokens: Sequence[int]) -> list[object]:
-    """What reading an item into slot 0 gives, and a step for each of these tokens after it."""
-    engine.free(0)
-    return [_read(engine, 0, item), *(_stepped(engine, StepRow(0, token, k)) for k, token in enumerate(tokens))]
+def _alone(engine: StepEngine, item: object, tokens: Sequence[int], slot: int = 0) -> list[object]:
+    """What reading an item into a slot gives, and a step for each of these tokens after it."""
+    engine.free(slot)
+    return [_read(engine, slot, item), *(_stepped(engine, StepRow(slot, token, k)) for k, token in enumerate(tokens))]
 
 
 def _tried(engine: StepEngine, others: Iterable[object], tokens: Sequence[int]) -> Iterator[tuple[object, list[object]]]:

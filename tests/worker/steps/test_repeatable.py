@@ -304,6 +304,33 @@ class Draws(KeepsTheLongest):
         return super().step(rows) + len(self.calls)
 
 
+class AddsUp(KeepsTheLongest):
+    """A slot's steps see all that was ever read into it: another output each time, and none that comes again."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        before = self.most.get(slot, 0)
+        output = super().prefill(slot, item)
+        self.most[slot] = before + len(item["text"])
+        return output
+
+
+def test_an_engine_whose_slots_add_up_what_they_held_does_not_start() -> None:
+    with pytest.raises(ValueError, match="what a slot held before"):
+        StepLoop.start(AddsUp(), Counting(ITEM))
+
+
+class FailsTheSecondTime(AddingEngine):
+    def prefill(self, slot: int, item: Any) -> Any:
+        output = super().prefill(slot, item)
+        self.prefill = None  # type: ignore[assignment, method-assign]
+        return output
+
+
+def test_an_engine_that_fails_on_whatever_comes_second_does_not_start_and_its_error_is_said() -> None:
+    with pytest.raises(TypeError, match="not callable"):
+        StepLoop.start(FailsTheSecondTime(), Counting(ITEM))
+
+
 @pytest.mark.parametrize("slots", [1, 4])
 def test_an_engine_whose_slots_keep_what_they_held_does_not_start(slots: int) -> None:
     author = Counting(ITEM)

@@ -1,0 +1,86 @@
+"""Handlers that set what Python keeps in context variables: numpy's options, decimal's, and their own."""
+
+from __future__ import annotations
+
+import decimal
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+
+from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong
+from tests.worker.idioms.sets import DIGITS, Sets
+
+NOW: ContextVar[str] = ContextVar("NOW")
+
+
+@apart(DIGITS)
+class NumpysDigits(Sets):
+    """Sets how many digits numpy writes."""
+
+    def put(self, wanted: int) -> None:
+        np.set_printoptions(precision=wanted)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return data
+
+    def seen(self, data: Any) -> Any:
+        return str(np.array([data]))
+
+
+@apart([{"x": 1.0, "set": way} for way in ("ignore", "raise")])
+class NumpysErrors(Sets):
+    """Sets whether numpy raises where it divides by nothing."""
+
+    def put(self, wanted: str) -> None:
+        np.seterr(divide=wanted)  # type: ignore[call-overload]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return [self.divided(x) for x in data]
+
+    def divided(self, x: float) -> str:
+        try:
+            return str(np.float64(x) / np.float64(0))
+        except FloatingPointError:
+            return "raised"
+
+    def seen(self, data: Any) -> Any:
+        return data
+
+
+@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
+class DecimalsPrecision(Sets):
+    """Sets with how many digits decimal numbers are divided."""
+
+    def put(self, wanted: int) -> None:
+        decimal.getcontext().prec = wanted
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return [f"a seventh is {decimal.Decimal(x) / 7}" for x in data]
+
+    def seen(self, data: Any) -> Any:
+        return data
+
+
+@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
+class DecimalsContext(DecimalsPrecision):
+    """Sets another context of decimal numbers."""
+
+    def put(self, wanted: int) -> None:
+        decimal.setcontext(decimal.Context(prec=wanted))
+
+
+@apart([{"x": 1.0, "set": name} for name in ("alice", "bob", "carol")])
+class AContextVariable(Sets):
+    """Has the request of now in a context variable."""
+
+    def put(self, wanted: str) -> None:
+        NOW.set(wanted)
+
+    def seen(self, data: Any) -> Any:
+        return NOW.get()
+
+
+@each_of(__name__)
+def test_no_answer_is_wrong(kind: type[Sets], rows_at_once: list[int]) -> None:
+    no_answer_is_wrong(kind, rows_at_once)
