@@ -129,6 +129,7 @@ async def web_application(app: Any, address: tuple[str, int]) -> AsyncIterator[N
     """Within, an application of aiohttp's answers on this address."""
     from aiohttp import web  # noqa: PLC0415  slow to import
 
+    logging.getLogger("aiohttp.server").addFilter(without_what_was_read)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=CALLS_END_S)
     await runner.setup()
     try:
@@ -136,6 +137,13 @@ async def web_application(app: Any, address: tuple[str, int]) -> AsyncIterator[N
         yield
     finally:
         await runner.cleanup()
+
+
+def without_what_was_read(entry: logging.LogRecord) -> bool:
+    """Keep an entry of the log; that of a request which is no valid HTTP without its bytes, which may hold a token."""
+    if entry.exc_info and type(entry.exc_info[1]).__module__ == "aiohttp.http_exceptions":
+        entry.msg, entry.exc_info = f"{entry.msg}: it is no valid HTTP", None
+    return True
 
 
 async def done_before(ended: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import javaproperties
 import pytest
+from aiohttp import web
 
 from slotwise.backends.exchange import Refused
 from slotwise.backends.local.model_settings import ModelSettings
@@ -31,7 +32,9 @@ from slotwise.drop_in.snapshots import Snapshots, models_of
 from slotwise.host import model_host
 from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
+from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
+from slotwise.server.supervisor import web_application
 from tests.backends.test_served_model import asked, settings
 from tests.client.test_management import record
 
@@ -219,3 +222,30 @@ def test_what_a_deployment_starts_with_is_registered_first(tmp_path: Path, monke
         threads.submit(table.register, "second.mar").result(5)
     assert came == ["first.mar", "second.mar"]
     assert not host.loaded.loading
+
+
+BAD_HEADS = {
+    "a token with a line's end": b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer TOKEN\n\r\n\r\n",
+    "a token with another sign": b"GET / HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer TOKEN\1\r\n\r\n",
+    "an address of letters": "POST /?url=https://u:TOKEN@h/\u00e9 HTTP/1.1\r\nHost: h\r\n\r\n".encode(),
+    "a long address": b"POST /?sig=TOKEN&url=" + b"a" * 9000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("head", BAD_HEADS.values(), ids=BAD_HEADS)
+async def test_nothing_of_a_request_that_is_no_http_is_logged(head: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def fails(_: web.Request) -> web.Response:
+        raise RuntimeError("our own fault")
+
+    app, port = web.Application(), Ports.free().management
+    app.router.add_get("/", fails)
+    async with web_application(app, ("127.0.0.1", port)):
+        for data, status in ((head, b"400"), (b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"500")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(data)
+            assert status in await reader.readline()
+            writer.close()
+    assert "TOKEN" not in caplog.text
+    assert "it is no valid HTTP" in caplog.text
+    assert "RuntimeError: our own fault" in caplog.text, "our own errors keep their traces"

@@ -197,6 +197,32 @@ def test_the_examples_and_one_broken_among_them(page: Page) -> None:
     assert page.locator(".card.failed .name").inner_text() == "broken.png"
 
 
+def test_a_number_is_shown_as_the_model_wrote_it(page: Page, pictures: list[str]) -> None:
+    said = '{"id": 12345678901234567890, "share": 1.0, "more": [0.1000000000000000055, 1e400]}'
+    page.route("**/predictions/digits", lambda asked: asked.fulfill(status=200, content_type="application/json", body=said))
+    upload(page, pictures[:1])
+    assert "".join(page.locator(".card pre").first.inner_text().split()) == "".join(said.split())
+
+
+def test_an_example_goes_to_the_model_that_was_chosen_when_it_was_asked_for(page: Page) -> None:
+    page.select_option("#model", "digits")
+    page.locator("#example-list button").nth(1).wait_for()
+    page.evaluate("document.getElementById('send-all').click(); document.getElementById('model').value = 'captions'")
+    page.get_by_text("none refused").wait_for()
+    assert page.locator(".card .answer").first.inner_text() == "7"
+
+
+def test_an_example_that_cannot_be_had_is_not_asked_about(page: Page) -> None:
+    page.select_option("#model", "digits")
+    page.locator("#example-list button").nth(1).wait_for()
+    page.route("**/examples/**", lambda asked: asked.fulfill(status=503, content_type="application/json", body="{}"))
+    for button in ("#example-list button", "#send-all"):
+        page.locator(button).first.click()
+        page.locator("#summary", has_text="The example cannot be had").wait_for()
+        page.evaluate("document.getElementById('summary').textContent = ''")
+    assert page.locator(".card").count() == 0
+
+
 def test_the_server_goes_down_and_comes_back(page: Page, pictures: list[str], site: Site) -> None:
     page.locator('#strip[data-state="good"]').wait_for()
     site.server.down()

@@ -26,7 +26,17 @@ export const status = () => read("/status");
 export const models = () => status().then((found) => found.models); // GET /models may be SageMaker's own
 export const request = (id) => read(`/status/requests/${encodeURIComponent(id)}`);
 export const schema = () => read("/openapi.json");
-export const example = (path) => fetch(path, { headers: withKey({}) }).then((answer) => answer.blob());
+export async function example(path) {
+  const answer = await fetch(path, { headers: withKey({}) });
+  if (!answer.ok) throw new Error(`${path}: ${answer.status}`); // an error is no example
+  return answer.blob();
+}
+
+// JSON with its numbers as they are written there: a script rounds those that it cannot hold.
+function asWritten(json, indent) {
+  const kept = (_, value, from) => (typeof value === "number" && from?.source && JSON.rawJSON ? JSON.rawJSON(from.source) : value);
+  return JSON.stringify(JSON.parse(json, kept), null, indent);
+}
 
 const number = (headers, name) => (headers.has(name) ? Number(headers.get(name)) : null);
 
@@ -46,7 +56,7 @@ async function inPieces(answer, said) {
       const piece = JSON.parse(data);
       if (lines.includes("event: end")) return { text, error: null };
       if (lines.includes("event: error")) return { text, error: piece.error };
-      text += typeof piece.text === "string" ? piece.text : `${JSON.stringify(piece)}\n`;
+      text += typeof piece.text === "string" ? piece.text : `${asWritten(data)}\n`;
       said(text);
     }
   }
@@ -70,12 +80,12 @@ export async function ask(path, body, type, said = null) {
   } catch {
     return { ok: false, status: 0, error: "the gateway cannot be reached" };
   }
-  let found = null;
+  let found = text;
+  let shown = text;
   try {
     found = JSON.parse(text);
-  } catch {
-    found = text;
-  }
+    shown = typeof found === "string" ? found : asWritten(text, 2);
+  } catch { /* it is no JSON */ }
   const { headers } = answer;
   const times = {
     total: number(headers, "x-total-ms"),
@@ -85,5 +95,5 @@ export async function ask(path, body, type, said = null) {
   };
   const batch = { size: number(headers, "x-batch-size"), slot: number(headers, "x-batch-slot") };
   const error = answer.ok ? null : found?.error?.message || answer.statusText;
-  return { ok: answer.ok, status: answer.status, found, error, times, batch, id: headers.get("x-request-id"), note: headers.get("x-model-note"), sent: headers.get("x-slotwise-sent") };
+  return { ok: answer.ok, status: answer.status, found, shown, error, times, batch, id: headers.get("x-request-id"), note: headers.get("x-model-note"), sent: headers.get("x-slotwise-sent") };
 }

@@ -44,7 +44,7 @@ export function finish(card, asked, result, again) {
   if (result.ok || !result.streamed) body.querySelector(".waiting, .growing").remove();
   card.classList.toggle("failed", !result.ok);
   if (result.ok && result.streamed) body.append(...whole(result.found, asked));
-  else if (result.ok) body.append(...answer(result.found, asked));
+  else if (result.ok) body.append(...answer(result, asked));
   else body.append(...failure(result, again));
   if (SENT[result.sent]) body.append(make("p", { className: "sent muted small" }, SENT[result.sent]));
   if (result.note) body.append(make("p", { className: "muted small" }, result.note));
@@ -65,11 +65,11 @@ function whole(text, asked) {
   return asked.records ? [records([{ text }], asked.records)] : [make("p", { className: "answer" }, text)];
 }
 
-function answer(found, asked) {
+function answer({ found, shown }, asked) {
   if (asked.records && Array.isArray(found?.result)) return [records(found.result, asked.records)];
   if (typeof found?.caption === "string") return [make("p", { className: "answer" }, found.caption)];
   if (found?.label === undefined || !found.probabilities) {
-    return [make("pre", { tabIndex: 0 }, typeof found === "string" ? found : JSON.stringify(found, null, 2))];
+    return [make("pre", { tabIndex: 0 }, shown)];
   }
   const parts = [make("p", { className: "answer" }, String(found.label)), bars(found.probabilities, found.label)];
   if (found.untrained) parts.push(make("p", { className: "muted small" }, "This model is untrained: it is for load tests."));

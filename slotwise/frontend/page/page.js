@@ -45,8 +45,8 @@ function tell(...done) {
   byId("summary").textContent = done.length === 1 ? `${asked.name}: ${one}` : many;
 }
 
-async function sendFiles(files) {
-  const model = current();
+// model: the one that was chosen when they were asked for.
+async function sendFiles(files, model = current()) {
   if (!model || !files.length) return;
   const waiting = [...files].map((file) => ({
     name: file.name,
@@ -76,18 +76,18 @@ async function sendDrawing(sheet) {
     return;
   }
   drawings += 1;
-  const png = await sheet.png();
   const model = current();
+  const png = await sheet.png();
   if (model.takes === "tensor") {
     const body = new Blob([sheet.tensor(model.side).buffer]);
     const name = `drawing-${drawings}.f32`;
     tell(await send({ name, body, type: "application/octet-stream", preview: URL.createObjectURL(png), path: path(model), curl: curlFile(model, path(model), { name }) }));
   } else {
-    await sendFiles([new File([png], `drawing-${drawings}.png`, { type: "image/png" })]);
+    await sendFiles([new File([png], `drawing-${drawings}.png`, { type: "image/png" })], model);
   }
 }
 
-async function translate(event) {
+async function translate(event, model = current()) {
   event?.preventDefault();
   const lines = byId("text").value.split("\n").filter((line) => line.trim());
   if (!lines.length) {
@@ -96,17 +96,19 @@ async function translate(event) {
   }
   const records = lines.map((text, i) => ({ id: String(i + 1), text }));
   const body = JSON.stringify({ payload: { fromLang: byId("from").value, toLang: byId("to").value, records } });
-  const model = current();
   const way = model.name === "translation" ? "/translation" : path(model);
   const name = `${language(byId("from").value)} to ${language(byId("to").value)}`;
   tell(await send({ name, body, type: "application/json", records, path: way, curl: curlJson(way, body) }));
 }
 
 async function sendExamples(broken) {
-  const files = await Promise.all(current().examples.map(exampleFile));
+  const model = current();
+  const files = await Promise.all(model.examples.map(exampleFile));
   if (broken) files.splice(files.length >> 1, 0, new File([files[0].slice(0, 40)], "broken.png", { type: "image/png" }));
-  await sendFiles(files);
+  await sendFiles(files, model);
 }
+
+const noExample = () => { byId("summary").textContent = "The example cannot be had: try again."; };
 
 async function exampleFile(url) {
   const blob = await api.example(url);
@@ -140,22 +142,23 @@ function showExamples(model) {
   byId("example-all").hidden = !asFiles || model.examples.length < 2;
   byId("example-list").replaceChildren(...model.examples.map((url) => {
     const name = decodeURIComponent(url.split("/").pop());
-    const use = async () => (asFiles ? sendFiles([await exampleFile(url)]) : fill(await (await exampleFile(url)).text()));
+    const ask = async (file) => (asFiles ? sendFiles([file], model) : fill(await file.text(), model));
+    const use = () => exampleFile(url).then(ask, noExample);
     if (model.takes !== "picture") return make("button", { type: "button", className: "words", onclick: use }, name);
     const picture = make("img", { alt: "" });
-    if (api.hasKey()) api.example(url).then((blob) => { picture.src = URL.createObjectURL(blob); });
+    if (api.hasKey()) api.example(url).then((blob) => { picture.src = URL.createObjectURL(blob); }, () => null);
     else picture.src = url;
     picture.onload = () => picture.classList.toggle("small-picture", picture.naturalWidth < 64);
     return make("button", { type: "button", onclick: use, title: name, ariaLabel: `Ask about the example ${name}` }, picture);
   }));
 }
 
-function fill(text) {
+function fill(text, model) {
   const { payload } = JSON.parse(text);
   byId("from").value = payload.fromLang;
   byId("to").value = payload.toLang;
   byId("text").value = payload.records.map((record) => record.text).join("\n");
-  return translate();
+  return translate(null, model);
 }
 
 async function load() {
@@ -230,8 +233,8 @@ byId("model").onchange = choose;
 byId("translate").onsubmit = translate;
 byId("text").onkeydown = (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) translate(event); };
 byId("turn").onclick = () => { [byId("from").value, byId("to").value] = [byId("to").value, byId("from").value]; };
-byId("send-all").onclick = () => sendExamples(false);
-byId("send-broken").onclick = () => sendExamples(true);
+byId("send-all").onclick = () => sendExamples(false).catch(noExample);
+byId("send-broken").onclick = () => sendExamples(true).catch(noExample);
 byId("clear").onclick = () => {
   byId("cards").replaceChildren();
   byId("empty").hidden = false;
