@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from typing import Any
@@ -326,3 +327,19 @@ def test_what_a_hook_keeps_of_a_request_is_said_at_the_start(caplog: pytest.LogC
         assert "seems to be of a request" not in caplog.text
         begin(Keeps(), Settings(batch_size=4, proof_s=0))
         assert "what a hook leaves in length seems to be of a request" in caplog.text
+
+
+class Draws(Doubler):
+    """Its answers are drawn, of one seed."""
+
+    def predict(self, inputs: Any) -> Any:
+        random.seed(0)
+        return [float(row) + random.random() for row in inputs]
+
+
+def test_numbers_of_a_seed_that_predict_sets_are_those_of_a_row_alone() -> None:
+    bodies = [b"1", b"2", b"3"]
+    alone = [ask(begin(Draws(), Settings(batch_size=4, proof_s=0)), [body])[0].value for body in bodies]
+    together = ask(begin(Draws(), Settings(batch_size=4, proof_s=0)), bodies)
+    assert all(type(value) is float for value in alone)
+    assert [answer.value for answer in together] == alone

@@ -226,6 +226,30 @@ def test_an_example_is_read_as_requests_are(tmp_path: Path) -> None:
     assert settle(Reading(mixes=True, item=None), tmp_path).separable is False
 
 
+def test_who_ends_all_rows_with_the_first_that_ends_is_seen_by_another_example(tmp_path: Path) -> None:
+    class EndsTogether(Counting):
+        def run(self, x: Any) -> Any:
+            steps = min(1 if text.startswith("a") else 3 for text in x)
+            return [text[0] * steps for text in x]
+
+        def read(self, request: Request) -> list[Any]:
+            return [request.body.decode()]
+
+        def collate(self, items: list[Any]) -> Any:
+            return items
+
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "0.txt").write_text("a text", "utf-8")
+    assert settle(EndsTogether(), tmp_path).separable is True
+    (tmp_path / "examples" / "1.txt").write_text("the other", "utf-8")
+    verdict = settle(EndsTogether(), tmp_path)
+    assert (verdict.separable, verdict.most_rows, verdict.cause) == (
+        False,
+        1,
+        "mixes rows: a batch of 2, the other example's mates",
+    )
+
+
 def test_a_read_only_folder_is_proven_each_time_and_nothing_is_written(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **options: Any) -> None:
         raise PermissionError("read-only")

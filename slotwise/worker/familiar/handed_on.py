@@ -67,10 +67,17 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
 
 
 def warn_of_what_is_kept(handler: Any, ours: type) -> None:
-    """Say in the log what an author's hooks leave on their handler for later ones. ours: the handler's class that is ours."""
+    """Say in the log what an author's hooks leave on their handler for later ones. ours: the handler's class that is ours.
+
+    Where `collate` or `predict` sets a seed, rows run one by one: a row in a batch gets other numbers of it than alone.
+    """
     if not sources.is_authors(type(handler)) or "_effects" in vars(handler):  # a TorchServeHandler has looked itself
         return
-    if names := handed_on(effects_of(handler, ours, HOOKS, told=True)) - {ANYTHING}:
+    effects = effects_of(handler, ours, HOOKS, told=True)
+    if any(process_wide.SEED in effects[name].changed for name in (*MODELS, "collate") if name in effects):
+        logger.warning("a seed is set for each batch: rows run one by one, for a row alone gets other numbers than in a batch")
+        vars(handler)["max_rows"] = 1
+    if names := handed_on(effects) - {ANYTHING}:
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
 

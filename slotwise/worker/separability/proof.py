@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.batch import Row
+from slotwise.worker.engines import samples
 from slotwise.worker.engines.choice import key_of, recall, remember
 from slotwise.worker.environment.digests import content
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
+from slotwise.worker.separability.bits import bits
 from slotwise.worker.separability.lengths import Pair, with_lengths
 from slotwise.worker.separability.mates import Company, company, unvaried
 from slotwise.worker.separability.same_bytes import padded, same_bytes
@@ -170,6 +172,21 @@ def proven(
                     clock=clock,
                 )
                 verdict = verdict.both(one) if i else one
+            if verdict.separable and (other := _turned(handler, model_dir, whole)) is not None:
+                sizes = (2,) if other.longest is None else (3,)
+                one = prove(
+                    attempt,
+                    other.row,
+                    other.mates,
+                    sizes,
+                    longest=other.longest,
+                    tolerance=_tolerance(handler, other.row, other.longest),
+                    agree=within(_rounding(handler)),
+                    settling=settling,
+                    budget_s=stop_at - clock(),
+                    clock=clock,
+                )
+                verdict = verdict.both(one) if one.separable is False else verdict
             if same and verdict.separable:
                 verdict = replace(verdict, separable=None, cause=f"a part of its items ({same}) is the same in all mates")
     except Exception as error:
@@ -202,6 +219,15 @@ def _joining(handler: BatchHandler, attempt: Attempt, whole: Company) -> Company
 
     mates = {kind: mate for kind, mate in whole.mates.items() if joins(mate)}
     return replace(whole, mates=mates, longest=whole.longest if whole.longest is not None and joins(whole.longest) else None)
+
+
+def _turned(handler: BatchHandler, model_dir: Path, whole: Company) -> Company | None:
+    """Another example as the row, and the row as its mate: the one may end a batch's decoding before the other has ended."""
+    others = (one for one in samples.examples(model_dir, handler) if bits(one) != bits(whole.row))
+    if (other := next(others, None)) is None or not _together(handler, other, whole.row):
+        return None
+    longest = whole.longest if whole.longest is not None and _together(handler, whole.longest, other) else None
+    return Company(other, {"the other example's": whole.row}, longest)
 
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
