@@ -118,7 +118,7 @@ def test_a_package_that_is_not_installed_is_one_line_and_a_hint(
 def test_a_file_that_cannot_be_written_is_one_line() -> None:
     done = run("new", "/proc/mine")
     assert done.returncode == 1
-    assert done.stderr == "error: /proc/mine: No such file or directory\n"
+    assert done.stderr.startswith("error: /proc/mine cannot be written, and was removed: [Errno 2] No such file or directory")
 
 
 def test_wrong_usage_is_exit_code_2() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
     from slotwise.client.management import ManagementClient
 
+READY_CALL_S = 20.0  # who asks often whether it is ready wants to know also where the server says nothing
 Model = Annotated[str, typer.Argument(help="A registered model's name.")]
 Version = Annotated[str | None, typer.Option(help="One version of the model (default: the default one).")]
 
@@ -179,7 +180,7 @@ def describe(model: Model, version: Version = None, name: Name = "default", as_j
 
 def ready(name: Name = "default", as_json: Json = False) -> None:
     """Exit with 0 only when every model has a READY worker, else with 1."""
-    with _client(name) as client:
+    with _client(name, READY_CALL_S) as client:
         workers = {model.name: client.describe(model.name).ready_workers for model in client.list()}
     is_ready = bool(workers) and all(workers.values())
     waiting = ", ".join(model for model, count in workers.items() if not count) or "no model is registered"
@@ -189,12 +190,12 @@ def ready(name: Name = "default", as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _client(name: str) -> ManagementClient:
-    """What talks to the running server of that name."""
+def _client(name: str, timeout_s: float | None = None) -> ManagementClient:
+    """What talks to the running server of that name. timeout_s: seconds for one call; None: the client's own."""
     from slotwise.client.management import ManagementClient
     from slotwise.server.lifecycle import need
 
-    return ManagementClient(need(name))
+    return ManagementClient(need(name), timeout_s=timeout_s) if timeout_s else ManagementClient(need(name))
 
 
 def _summary(live: LiveModel) -> str:

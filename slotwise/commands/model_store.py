@@ -61,9 +61,14 @@ def renew(
 
     if out_file is not None and len(archives) > 1:
         raise typer.BadParameter("it names one file: renew one archive at a time", param_hint="--out")
-    done = [renewed(archive_of(archive), out_file, force=force, say=say) for archive in archives]
-    data = [{**asdict(one), "archive": str(one.archive), "sha256": file_sha256(one.archive)} for one in done]
-    emit(data[0] if len(data) == 1 else data, as_json, lambda: typer.echo("\n".join(map(_line, done))))
+    done: list[Renewal] = []
+    try:
+        for archive in archives:
+            done.append(renewed(archive_of(archive), out_file, force=force, say=say))
+    finally:  # also where the next one fails: these are written
+        data = [{**asdict(one), "archive": str(one.archive), "sha256": file_sha256(one.archive)} for one in done]
+        if done:
+            emit(data[0] if len(archives) == 1 else data, as_json, lambda: typer.echo("\n".join(map(_line, done))))
 
 
 def _line(one: Renewal) -> str:

@@ -36,6 +36,7 @@ SERVERS: dict[str, Kind] = {  # the package, and what `--server` calls it
 }
 ENGINES = ("torch", "onnxruntime", "openvino", "ctranslate2", "transformers")
 TOOLS = ("curl", "wrk", "ab", "docker", "kubectl")
+LOOK_S = 20.0  # a server that says nothing for so long is what a bug report is about
 INSTRUCTIONS = {"AVX2": "avx2", "AVX-512": "avx512f", "AVX-512 BF16": "avx512_bf16", "AMX": "amx_tile"}
 BRINGS = {
     "torchserve": "the server TorchServe, with a Java",
@@ -123,7 +124,7 @@ def _server(record: ServerRecord) -> dict[str, Any]:
     found: dict[str, Any] = {"name": record.name, "kind": record.kind, "profile": record.profile, "urls": record.urls}
     found |= {"gateway": gateway.url if gateway else None, "models": [], "notes": []}
     try:
-        with ManagementClient(record) as client:
+        with ManagementClient(record, timeout_s=LOOK_S) as client:
             live = [version for model in client.list() for version in client.describe_all(model.name)]
         found["models"] = [_model(version) for version in live]
         found["notes"] = drift.notes(drift.read(record), available_cores())

@@ -199,6 +199,13 @@ def test_what_carries_no_worker_of_ours_or_a_newer_one_is_refused(old: Path, tmp
     assert outdated(inspect(old)) == ""
 
 
+def test_what_was_renewed_before_another_fails_is_said(old: Path, tmp_path: Path) -> None:
+    done = RUN.invoke(build_app(), ["renew", str(old), str(tmp_path / "none.mar"), "--json"])
+    assert done.exit_code == 1
+    [said] = json.loads(done.stdout)
+    assert (said["archive"], said["after"]) == (str(old), __version__)
+
+
 def test_the_commands_say_whose_worker_it_is(old: Path, tmp_path: Path) -> None:
     (line,) = outdated_in(tmp_path)
     assert line.startswith("sums.mar carries the worker of slotwise 0.2.0")

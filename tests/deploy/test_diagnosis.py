@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import shutil
+import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ import pytest
 from slotwise.commands.doctor import _lines
 from slotwise.doctor import diagnosis
 from slotwise.errors import EXTRAS
+from slotwise.profiles.ports import Ports
 from slotwise.server.record import Kind
+from tests.client.test_management import record, write_keys
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -57,3 +61,14 @@ def test_a_missing_ray_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "ray" else find(name, *more))
     (ray,) = [extra for extra in diagnosis.installed()["missing"] if extra["extra"] == "ray"]
     assert ray["get"].endswith('pip install "slotwise[ray]"')
+
+
+def test_a_server_that_says_nothing_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "LOOK_S", 0.2)
+    write_keys(tmp_path, "some")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        hung = replace(record(tmp_path, "slotwise"), ports=replace(Ports(), management=port))
+        monkeypatch.setattr(diagnosis, "all_running", lambda: [hung])
+        [server] = diagnosis.running_servers()
+    assert server["notes"] == [f"the server at http://127.0.0.1:{port} did not answer in time"]
