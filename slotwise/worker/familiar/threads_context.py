@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,13 @@ class ThreadsContext(StandInContext):
     @request_ids.setter
     def request_ids(self, ids: dict[int, Any]) -> None:
         self._now.ids = ids
+
+
+def own_variables() -> Context:
+    """Context variables for one request: what it sets in them, as numpy's and decimal's options, is of no other one."""
+    own = copy_context()
+    own.run(decimal.setcontext, decimal.getcontext().copy())  # else it would change that of all
+    return own
 
 
 def what_it_set(slot: StandInSlot) -> SlotError | None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import Context, copy_context
+from contextvars import Context
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from slotwise.worker.familiar.handed_on import effects_of, handed_on
 from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.familiar.own_state import as_before, undone
 from slotwise.worker.familiar.sources import is_authors
-from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, what_it_set
+from slotwise.worker.familiar.threads_context import OwnMetrics, context_of, own_variables, what_it_set
 from slotwise.worker.familiar.uses import METHODS
 from slotwise.worker.familiar.whole_batches import LooseRow, batch_of_rows, form, rows_of_batch
 from slotwise.worker.guard.blame import predicted
@@ -202,7 +202,7 @@ class TorchServeHandler(BatchHandler):
 
     def _whole(self, request: Request) -> LooseRow | SlotError:
         """A request's answer, from all three methods. What `inference` raises is raised, the others' errors are its."""
-        at, own = METHODS[0], copy_context()  # what one method sets in it, as numpy's and decimal's options, the others find
+        at, own = METHODS[0], own_variables()
         changed = [place for effects in self._effects.values() for place in effects.places.values()]
         try:
             with as_before(changed), undone([vars(self)]), self._looking.kept(self._apart):

@@ -8,6 +8,7 @@ something of a request for a later one. So a change that lets strangers meet is 
 from __future__ import annotations
 
 import copy
+import decimal
 import json
 import math
 import random
@@ -79,7 +80,8 @@ def headers_of(body: Any) -> dict[str, str]:
 
 def right(kind: Kind, body: Any) -> Any:
     """What a new handler's own methods make of one request, in one thread."""
-    return copy_context().run(_right, kind, body)
+    with decimal.localcontext():
+        return copy_context().run(_right, kind, body)
 
 
 def _right(kind: Kind, body: Any) -> Any:

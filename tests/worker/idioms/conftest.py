@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import decimal
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from slotwise.worker.familiar import torchserve_handler
@@ -21,3 +24,10 @@ def rows_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(torchserve_handler, "batch_of_rows", noted)
     return seen
+
+
+@pytest.fixture(autouse=True)
+def _usual_context() -> Iterator[None]:
+    """What one handler leaves in Python's context variables hides nothing of the next one's."""
+    with decimal.localcontext(decimal.Context()), np.errstate(), np.printoptions():
+        yield

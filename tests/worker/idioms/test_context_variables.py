@@ -62,6 +62,15 @@ class DecimalsPrecision(Sets):
         return data
 
 
+@apart([{"x": x, "set": 0} for x in (1, 2)], late=[{"x": 1, "set": 3}])
+class DecimalsPrecisionOfSome(DecimalsPrecision):
+    """Sets it for those that ask for it; the others have the usual digits."""
+
+    def put(self, wanted: int) -> None:
+        if wanted:
+            super().put(wanted)
+
+
 @apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
 class DecimalsContext(DecimalsPrecision):
     """Sets another context of decimal numbers."""

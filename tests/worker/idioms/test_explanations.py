@@ -68,6 +68,25 @@ class GradCam(Reads):
         return [{"scores": data[0].tolist(), "seen": seen.mean((1, 2)).tolist()}]
 
 
+class Attends(torch.nn.Module):
+    """A layer that keeps what it has seen, to be drawn."""
+
+    def forward(self, data: Any) -> Any:
+        self.seen = data.mean((2, 3))
+        return data
+
+
+@apart(PICTURES)
+class WhatALayerKeeps(Reads):
+    """Answers with what a layer within the network has kept in its forward."""
+
+    def prepare(self) -> None:
+        self.model.insert(1, Attends())
+
+    def postprocess(self, data: Any) -> Any:
+        return [{"scores": data[0].tolist(), "seen": self.model[1].seen[0].tolist()}]
+
+
 @together(PICTURES)
 class AHookWithTheRow(Reads):
     """A hook keeps what it sees in a list, which inference empties, and hands on with the rows."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import functools
 import logging
 import queue
 import sqlite3
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.worker.idioms.asked import NAMES, apart, each_of, no_answer_is_wrong
 from tests.worker.leaving import Base
@@ -187,6 +188,34 @@ class AClassmethodsStore(Base):
 
     def told(self) -> str:
         return Current.get()
+
+
+class Traced:
+    """A decorator that is a class, and notes what was called with."""
+
+    names: ClassVar[list[str]] = []
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __get__(self, owner: Any, kind: type) -> Any:
+        return functools.partial(self.call, owner)
+
+    def call(self, owner: Any, name: str) -> Any:
+        self.names[:] = [name]
+        return self.function(owner, name)
+
+
+@apart(NAMES)
+class ATracer(Base):
+    """A decorator notes its call, and the answer has that."""
+
+    @Traced
+    def keep(self, name: str) -> None:
+        pass
+
+    def told(self) -> str:
+        return Traced.names[0]
 
 
 @apart(NAMES)
