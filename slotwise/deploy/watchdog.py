@@ -14,7 +14,7 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +24,7 @@ import psutil
 from slotwise import interrupts
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
-from slotwise.server import processes
+from slotwise.server import default_versions, processes
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.record import ServerRecord, in_its_place, is_wanted
 
@@ -54,6 +54,7 @@ class Watchdog:
         self._answered_at: float | None = None  # a server that never answered is still starting
         self._in_vain = 0
         self._pinged_at = self._models_at = float("-inf")
+        self._defaults = dict[str, str]()  # as its host had noted them when the models were read
 
     def stuck(self) -> bool:
         """Look whether the server answers; whether it has not for `silent_s`, and nobody stops it."""
@@ -63,8 +64,9 @@ class Watchdog:
         self._pinged_at = now
         if _answers(self.record, self._ping_s):
             self._answered_at, self._in_vain = now, 0
-            if now - self._models_at >= MODELS_EVERY_S:
-                self._models_at = now
+            defaults = default_versions.noted(self.record)
+            if now - self._models_at >= MODELS_EVERY_S or defaults != self._defaults:
+                self._models_at, self._defaults = now, defaults
                 self._read_models()
             return False
         self._in_vain += 1
@@ -95,9 +97,21 @@ class Watchdog:
         why = "has died" if self._dead() else f"has answered nothing for {self.silent_s:g} s"
         say(f"{self.record.kind} (pid {self.record.pid}) {why}: it is started again")
         processes.end(self.record.run_id, 0, KILL_AFTER_S)  # it would not hear that it should stop; its workers do
+        self.models = tuple(by_default(self.models, default_versions.noted(self.record), say))
         again = Watchdog(start_again(self.record, self.models, say), self.silent_s, self._clock)
         again.models, again._answered_at = self.models, self._clock()
         return again
+
+
+def by_default(lives: Sequence[LiveModel], defaults: Mapping[str, str], say: Say) -> Iterator[LiveModel]:
+    """Of each model the default version first, as its host noted it last; none of one whose default version nobody has read."""
+    known = {(live.name, live.version) for live in lives}
+    for live in sorted(lives, key=lambda live: (live.name, defaults.get(live.name) != live.version)):
+        default = defaults.get(live.name, live.version)
+        if (live.name, default) in known:
+            yield live
+        else:
+            say(f"{live.name} {live.version} is left out: {default} had just become the default version, and is not known here")
 
 
 def _answers(record: ServerRecord, patience_s: float) -> bool:

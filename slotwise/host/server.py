@@ -15,6 +15,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -39,7 +40,7 @@ from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
-from slotwise.server import supervisor
+from slotwise.server import default_versions, supervisor
 
 if TYPE_CHECKING:
     from slotwise.profiles.profile import Profile
@@ -82,6 +83,7 @@ async def serve(record: ServerRecord) -> None:
     host = OwnHost(loaded, record, models_memory_bytes=profile.models_memory_mb << 20)
     watching = [asyncio.create_task(each.watch()) for each in (host.idle, host.load)]
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+    models.note = partial(default_versions.note, record)
 
     def backend() -> LocalBackend:
         return LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))

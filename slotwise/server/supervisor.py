@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from slotwise import log_format
 from slotwise.backends.management.models import ModelHost, ModelTable
 from slotwise.errors import SlotwiseError, missing_package
+from slotwise.server import default_versions
 from slotwise.server.processes import start_time
 from slotwise.server.record import Kind, ServerRecord
 from slotwise.server.triton import process as triton_process
@@ -107,6 +108,7 @@ async def _serve(make_host: MakeHost, record: ServerRecord) -> None:
     end_at_signals(ended)  # Ray has put its own handlers there
     try:
         models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+        models.note = partial(default_versions.note, record)
         async with management_api(models, record, tokens):
             await ended.wait()
     finally:

@@ -21,6 +21,7 @@ from slotwise.deploy.watchdog import Watchdog
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
+from slotwise.server import default_versions
 from slotwise.server.record import ServerRecord
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -71,6 +72,14 @@ class Clock:
     def __call__(self) -> float:
         self.now += watchdog.PING_EVERY_S
         return self.now
+
+
+def lives(record: ServerRecord, *versions: str) -> list[LiveModel]:
+    """A model's name and version each, as a server tells of them."""
+    return [
+        live_model({"modelName": name, "modelVersion": version, "modelUrl": f"{name}-{version}.mar"}, record)
+        for name, version in versions
+    ]
 
 
 def looks(dog: Watchdog, count: int) -> list[bool]:
@@ -179,12 +188,22 @@ def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
     monkeypatch.setattr(start_again, "start_again", lambda record, models, say: given.append(models) or again)
     monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
     dog = Watchdog(record, 10, Clock())
-    dog.models = ("one", "two")  # type: ignore[assignment]
+    dog.models = ours = tuple(lives(record, "a1", "b1"))
     again.save()
     for _ in range(2):
         dog = dog.restart(lambda said: None)
         assert dog.stuck()  # its process is gone, and nobody has asked it yet
-    assert given == [("one", "two")] * 2
+    assert given == [ours] * 2
+
+
+def test_the_default_version_is_the_one_that_the_host_noted_last(record: ServerRecord) -> None:
+    default_versions.note(record, {"a": "2", "b": "3", "c": "1"})
+    noted = default_versions.noted(record)
+    said = list[str]()
+    back = watchdog.by_default(lives(record, "a1", "a2", "a3", "b1", "b2", "c1", "d1"), noted, said.append)
+    assert [f"{live.name}{live.version}" for live in back] == ["a2", "a1", "a3", "c1", "d1"]
+    assert said == [f"b {i} is left out: 3 had just become the default version, and is not known here" for i in (1, 2)]
+    assert default_versions.noted(dataclasses.replace(record, run_id="another")) == {}
 
 
 def test_without_its_default_version_a_model_does_not_come_back(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,11 +237,7 @@ def test_without_its_default_version_a_model_does_not_come_back(record: ServerRe
     said = list[str]()
     monkeypatch.setattr(start_again, "ManagementClient", Client)
     monkeypatch.setattr(start_again, "deployed", found)
-    lives = [
-        live_model({"modelName": name, "modelVersion": version, "modelUrl": f"{name}-{version}.mar"}, record)
-        for name, version in ("a2", "a1", "b2", "b1", "c2", "c1")
-    ]
-    models = start_again._deployed(record, lives, said.append)
+    models = start_again._deployed(record, lives(record, "a2", "a1", "b2", "b1", "c2", "c1"), said.append)
     start_again._register(record, models, load_profile("cpu", environ={}), can_register=True, say=said.append)
     assert registered == ["c-2.mar"]
     assert [line for line in said if "left out" in line] == [

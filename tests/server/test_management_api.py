@@ -125,6 +125,18 @@ def test_on_ray_replicas_are_the_workers_of_a_plain_registration(host: Recording
     assert workers == [3, 1]
 
 
+def test_the_default_versions_are_noted_at_every_change(host: RecordingHost, store: Path) -> None:
+    noted = list[dict[str, str]]()
+    models = ModelTable(host, store, load_profile("cpu", {}, {}, cores=0), {})
+    models.note = noted.append
+    first = models.register("echo.mar")
+    models._models["echo"]["2.0"] = replace(first, version="2.0")
+    models.set_default("echo", "2.0")
+    models.unregister("echo", "1.0")
+    models.unregister("echo", None)
+    assert noted == [{"echo": "1.0"}, {"echo": "2.0"}, {"echo": "2.0"}, {}]
+
+
 def test_no_two_models_share_an_id(host: RecordingHost, store: Path) -> None:
     model = ModelTable(host, store, load_profile("cpu", {}, {}, cores=0), {}).register("echo.mar")
     assert replace(model, name="a", version="1_2").id != replace(model, name="a_1", version="2").id

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -153,6 +153,7 @@ class ModelTable:
         self.host, self.model_store, self.profile, self.overrides, self.kind = host, model_store, profile, overrides, kind
         self._models: dict[str, dict[str, HostedModel]] = {}
         self._change = threading.Lock()
+        self.note: Callable[[dict[str, str]], None] = lambda defaults: None  # gets each model's default version at every change
 
     def found(self, archive: str) -> ArchiveInfo:
         """An archive as it is to be served. Raises ApiError or SlotwiseError."""
@@ -206,7 +207,7 @@ class ModelTable:
                     f"Model version {model.version} is already registered for model {model.name}",
                 )
             self.host.register(model, default=not versions)
-            self._models = {**self._models, model.name: {**versions, model.version: model}}
+            self._now({**self._models, model.name: {**versions, model.version: model}})
         return model
 
     def unregister(self, name: str, version: str | None) -> None:
@@ -216,8 +217,8 @@ class ModelTable:
             going = self.get(name, version)
             if going is versions[0] and len(versions) > 1:
                 raise ApiError(403, "InvalidModelVersionException", f"Cannot remove default version for model {name}")
-            self._models = {**self._models, name: {one.version: one for one in versions if one is not going}}
-            self._models = {name: left for name, left in self._models.items() if left}
+            left = {**self._models, name: {one.version: one for one in versions if one is not going}}
+            self._now({name: versions for name, versions in left.items() if versions})
             self.host.unregister(going)
 
     def scale(self, name: str, version: str | None, min_workers: int, max_workers: int) -> HostedModel:
@@ -230,7 +231,7 @@ class ModelTable:
             _ = new.as_registered  # raises where a profile may not have so many
             self.host.scale(new)
             versions = {one.version: new if one is old else one for one in self.versions(name)}
-            self._models = {**self._models, name: versions}
+            self._now({**self._models, name: versions})
         return new
 
     def set_default(self, name: str, version: str) -> None:
@@ -244,7 +245,12 @@ class ModelTable:
             if chosen is not versions[0]:
                 self.host.set_default(chosen, versions[0])
             others = {one.version: one for one in versions if one is not chosen}
-            self._models = {**self._models, name: {chosen.version: chosen, **others}}
+            self._now({**self._models, name: {chosen.version: chosen, **others}})
+
+    def _now(self, models: dict[str, dict[str, HostedModel]]) -> None:
+        """From now on these are registered."""
+        self._models = models
+        self.note({name: next(iter(versions)) for name, versions in models.items()})
 
     def all(self) -> list[HostedModel]:
         """The default version of every model, sorted by name."""

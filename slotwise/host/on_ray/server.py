@@ -12,6 +12,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from slotwise.backends.management.bearer import Tokens
@@ -24,7 +25,7 @@ from slotwise.host.on_ray.replica_door import ReplicaDoor
 from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.host.server import front, live_models, loop_factory
 from slotwise.profiles import memory
-from slotwise.server import supervisor
+from slotwise.server import default_versions, supervisor
 from slotwise.server.ray.server import RayHost
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ async def serve(record: ServerRecord) -> None:
     supervisor.end_at_signals(ended)  # Ray has put its own handlers there
     host = RayModelHost(ray, loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+    models.note = partial(default_versions.note, record)
 
     def backend() -> LocalBackend:
         return LocalBackend(loaded, record, profile.max_request_bytes, lambda: live_models(models, record))
