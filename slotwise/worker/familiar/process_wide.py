@@ -8,7 +8,7 @@ from pathlib import PurePath
 from types import ModuleType
 from typing import Any
 
-from slotwise.worker.familiar.sources import is_authors
+from slotwise.worker.familiar.sources import is_authors, name_of_call
 
 SEED, FILES, SETTINGS = "random.seed", "files.of_one_name", "settings.of_a_library"
 GENERATOR = "random.generator"  # of one seed: in `inference` each row gets other numbers of it than alone
@@ -37,6 +37,8 @@ def together(node: ast.Call, called: str, value: Callable[[ast.AST], Any], given
         top = func
         while isinstance(top, ast.Attribute):
             top = top.value
+        if isinstance(top, ast.Call):  # get_accelerator().manual_seed(0), but not Generator().manual_seed(0)
+            return GENERATOR if name_of_call(top.func) in GENERATING else SEED
         return SEED if isinstance(top, ast.Name) and not given(top.id) else GENERATOR
     if (called in GENERATING and node.args) or any(one.arg in ("seed", "random_state") for one in node.keywords):
         return "" if is_authors(value(func)) else GENERATOR

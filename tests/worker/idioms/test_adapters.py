@@ -15,9 +15,8 @@ torch = pytest.importorskip("torch")
 HEADS = [{"text": text, "head": ("x", "y")[i % 2]} for i, text in enumerate(tiny.TEXTS)]
 
 
-@apart(HEADS)
-class AHeadOfEach(Classifier):
-    """Puts the head that a request names into the model, as PEFT's `set_adapter` does."""
+class Heads(Classifier):
+    """Has two heads for its model, and picks the one that a request names."""
 
     def initialize(self, context: Any) -> None:
         super().initialize(context)
@@ -29,14 +28,22 @@ class AHeadOfEach(Classifier):
         return super().preprocess(data)
 
     def pick(self, name: str) -> None:
-        self.model.classifier = self.heads[name]
+        raise NotImplementedError
 
     def postprocess(self, data: Any) -> Any:
         return data.tolist()
 
 
 @apart(HEADS)
-class AHeadAmongTheModules(AHeadOfEach):
+class AHeadOfEach(Heads):
+    """Puts the head into the model, as PEFT's `set_adapter` does."""
+
+    def pick(self, name: str) -> None:
+        self.model.classifier = self.heads[name]
+
+
+@apart(HEADS)
+class AHeadAmongTheModules(Heads):
     """Puts the head among the modules that the model has."""
 
     def pick(self, name: str) -> None:
@@ -44,7 +51,7 @@ class AHeadAmongTheModules(AHeadOfEach):
 
 
 @apart(HEADS)
-class TheHeadsWeights(AHeadOfEach):
+class TheHeadsWeights(Heads):
     """Loads the weights of a head into the model's own."""
 
     def pick(self, name: str) -> None:
@@ -52,7 +59,7 @@ class TheHeadsWeights(AHeadOfEach):
 
 
 @apart(HEADS)
-class TheHeadsMemory(AHeadOfEach):
+class TheHeadsMemory(Heads):
     """Writes a head's numbers over the model's, in a function of the module."""
 
     def pick(self, name: str) -> None:
@@ -65,7 +72,7 @@ def merge(model: Any, head: Any) -> None:
 
 
 @apart([{"text": text, "head": ""} for text in tiny.TEXTS], late=HEADS)
-class AHeadOfSome(AHeadOfEach):
+class AHeadOfSome(Heads):
     """Picks a head by a name that is put together, for some requests only: no first call shows it."""
 
     def initialize(self, context: Any) -> None:

@@ -48,12 +48,8 @@ class NumpysErrors(Sets):
         return data
 
 
-@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
-class DecimalsPrecision(Sets):
-    """Sets with how many digits decimal numbers are divided."""
-
-    def put(self, wanted: int) -> None:
-        decimal.getcontext().prec = wanted
+class Divides(Sets):
+    """Divides decimal numbers, with as many digits as are set."""
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         return [f"a seventh is {decimal.Decimal(x) / 7}" for x in data]
@@ -62,17 +58,25 @@ class DecimalsPrecision(Sets):
         return data
 
 
+@apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
+class DecimalsPrecision(Divides):
+    """Sets the precision of the context that it is in."""
+
+    def put(self, wanted: int) -> None:
+        decimal.getcontext().prec = wanted
+
+
 @apart([{"x": x, "set": 0} for x in (1, 2)], late=[{"x": 1, "set": 3}])
-class DecimalsPrecisionOfSome(DecimalsPrecision):
+class DecimalsPrecisionOfSome(Divides):
     """Sets it for those that ask for it; the others have the usual digits."""
 
     def put(self, wanted: int) -> None:
         if wanted:
-            super().put(wanted)
+            decimal.getcontext().prec = wanted
 
 
 @apart([{"x": 1, "set": digits} for digits in (3, 5, 9)])
-class DecimalsContext(DecimalsPrecision):
+class DecimalsContext(Divides):
     """Sets another context of decimal numbers."""
 
     def put(self, wanted: int) -> None:

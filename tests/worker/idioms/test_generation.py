@@ -81,23 +81,30 @@ class TheLengthOnSelf(Generates):
         return {"max_new_tokens": self.tokens}
 
 
-@apart(LENGTHS)
-class TheModelsOptions(Generates):
-    """Sets how many tokens this request wants in the model's generation_config."""
+class OptionsOfEach(Generates):
+    """Has how many tokens this request wants in the model's generation_config."""
 
     def preprocess(self, data: list[dict[str, Any]]) -> Any:
         self.set(data[0]["body"]["tokens"])
         return super().preprocess(data)
 
     def set(self, tokens: int) -> None:
-        self.model.generation_config.max_new_tokens = tokens
+        raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
         return {}
 
 
 @apart(LENGTHS)
-class TheModelsOptionsUpdated(TheModelsOptions):
+class TheModelsOptions(OptionsOfEach):
+    """Sets it as an attribute."""
+
+    def set(self, tokens: int) -> None:
+        self.model.generation_config.max_new_tokens = tokens
+
+
+@apart(LENGTHS)
+class TheModelsOptionsUpdated(OptionsOfEach):
     """Sets it by the generation_config's own method."""
 
     def set(self, tokens: int) -> None:
@@ -105,7 +112,7 @@ class TheModelsOptionsUpdated(TheModelsOptions):
 
 
 @apart(LENGTHS)
-class TheModelsOptionsInALoop(TheModelsOptions):
+class TheModelsOptionsInALoop(OptionsOfEach):
     """Sets whatever the request says, by its name, through another name of the generation_config."""
 
     def set(self, tokens: int) -> None:
@@ -221,9 +228,8 @@ class StopsAtAWord(Generates):
         return {"max_new_tokens": 5, "stopping_criteria": [self.stops]}
 
 
-@apart(BANS)
-class BannedWords(Generates):
-    """Tells an object that changes scores what this request does not want."""
+class Words(Generates):
+    """Has an object that changes scores as this request wants it."""
 
     def prepare(self) -> None:
         self.bans = Bans()
@@ -234,14 +240,22 @@ class BannedWords(Generates):
         return super().preprocess(data)
 
     def ban(self, words: list[int]) -> None:
-        self.bans.words = words
+        raise NotImplementedError
 
     def options(self) -> dict[str, Any]:
         return {"max_new_tokens": 4, "logits_processor": tiny.transformers().LogitsProcessorList(self.processors)}
 
 
 @apart(BANS)
-class BannedWordsInAList(BannedWords):
+class BannedWords(Words):
+    """Tells the object what this request does not want."""
+
+    def ban(self, words: list[int]) -> None:
+        self.bans.words = words
+
+
+@apart(BANS)
+class BannedWordsInAList(Words):
     """Tells it by the list in which it is."""
 
     def ban(self, words: list[int]) -> None:
@@ -249,7 +263,7 @@ class BannedWordsInAList(BannedWords):
 
 
 @apart(BANS)
-class ANewListOfBannedWords(BannedWords):
+class ANewListOfBannedWords(Words):
     """Makes a new list with another object at each request."""
 
     def ban(self, words: list[int]) -> None:
@@ -259,7 +273,7 @@ class ANewListOfBannedWords(BannedWords):
 
 
 @apart(BANS)
-class AllowedWords(BannedWords):
+class AllowedWords(Words):
     """Has the words that this request allows in a lambda."""
 
     def ban(self, words: list[int]) -> None:

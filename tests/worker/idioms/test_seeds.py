@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 from typing import Any
 
@@ -31,7 +32,7 @@ class ASeedOfEach(Sets):
 
 
 @apart(SEEDS)
-class OneSeedInAFork(ASeedOfEach):
+class OneSeedInAFork(Sets):
     """Draws one seed's numbers within `fork_rng`, so that a row alone always has the first of them."""
 
     def put(self, wanted: int) -> None:
@@ -42,13 +43,22 @@ class OneSeedInAFork(ASeedOfEach):
             torch.random.manual_seed(1)
             return (torch.tensor(data) + torch.randn(len(data))).tolist()
 
+    def seen(self, data: Any) -> Any:
+        return data
+
 
 @apart(SEEDS)
-class OneStateOfNumpy(OneSeedInAFork):
-    """Draws noise of one seed for all rows at once, as diffusion's latents."""
+class ASeedByAFunction(Sets):
+    """Seeds what a library's function gives, as deepspeed's `get_accelerator` does."""
+
+    def put(self, wanted: int) -> None:
+        importlib.import_module("torch").manual_seed(wanted)
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
-        return (np.array(data) + np.random.RandomState(0).randn(len(data))).tolist()
+        return [x + float(torch.rand(())) for x in data]
+
+    def seen(self, data: Any) -> Any:
+        return data
 
 
 @together(SEEDS)

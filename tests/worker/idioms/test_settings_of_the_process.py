@@ -86,16 +86,12 @@ class TorchsPrecision(Sets):
         return torch.get_float32_matmul_precision()
 
 
-@apart(DIGITS)
-class PandasOption(Sets):
-    """Sets how many digits pandas writes, by its function."""
+class Pandas(Sets):
+    """Answers with a number as pandas writes it."""
 
     def initialize(self, context: Any) -> None:
         super().initialize(context)
         self.pandas = pytest.importorskip("pandas")
-
-    def put(self, wanted: int) -> None:
-        self.pandas.set_option("display.precision", wanted)
 
     def seen(self, data: Any) -> Any:
         with_digits = str(self.pandas.Series([data]))
@@ -104,7 +100,15 @@ class PandasOption(Sets):
 
 
 @apart(DIGITS)
-class PandasOptionByAttribute(PandasOption):
+class PandasOption(Pandas):
+    """Sets how many digits pandas writes, by its function."""
+
+    def put(self, wanted: int) -> None:
+        self.pandas.set_option("display.precision", wanted)
+
+
+@apart(DIGITS)
+class PandasOptionByAttribute(Pandas):
     """Sets how many digits pandas writes, by an attribute of its options."""
 
     def put(self, wanted: int) -> None:

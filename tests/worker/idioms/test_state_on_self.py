@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from tests.worker.idioms.asked import NAMES, apart, each_of, no_answer_is_wrong
 from tests.worker.leaving import Base, Keeper
@@ -67,20 +66,6 @@ class ADataFrame(Base):
 
     def told(self) -> str:
         return str(self.made["name"][0])
-
-
-@apart(NAMES)
-class APicture(Base):
-    """Draws into a picture that was made once."""
-
-    def prepare(self) -> None:
-        self.made = Image.new("L", (16, 1))
-
-    def keep(self, name: str) -> None:
-        self.made.putdata([*name.encode().ljust(16, b"\0")])
-
-    def told(self) -> str:
-        return self.made.tobytes().rstrip(b"\0").decode()
 
 
 @apart(NAMES)

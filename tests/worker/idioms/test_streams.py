@@ -247,12 +247,16 @@ class Network(torch.nn.Module):
         return data * self.scale + self.adapter
 
 
-@apart(ITEMS)
-class AnAdapterOfEach(Streams):
-    """Tells its network which adapter this stream has."""
+class Adapted(Streams):
+    """Has a network that computes as it was told last."""
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         self.network = Network()
+
+
+@apart(ITEMS)
+class AnAdapterOfEach(Adapted):
+    """Tells its network which adapter this stream has."""
 
     def stream(self, item: Any) -> Iterator[Any]:
         self.network.set_adapter(item["number"])
@@ -261,7 +265,7 @@ class AnAdapterOfEach(Streams):
 
 
 @apart(ITEMS)
-class AScaleOfEach(AnAdapterOfEach):
+class AScaleOfEach(Adapted):
     """Sets an attribute of its network."""
 
     def stream(self, item: Any) -> Iterator[Any]:
