@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from logging import Logger
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
@@ -16,7 +17,6 @@ FIXED = frozenset((*ATOMS, type, FunctionType, ModuleType, range, slice, type(El
 FIXED_NAMES = (
     "device",
     "dtype",
-    "Logger",
     "Pattern",
     "PosixPath",
     "float32",
@@ -76,6 +76,8 @@ def may_change(value: Any) -> bool:
         return any(map(may_change, value))
     if isinstance(value, BuiltinFunctionType):
         return not isinstance(value.__self__, ModuleType | type(None))
+    if isinstance(value, Logger):  # also of a library's class: some have every logger made as theirs
+        return is_authors(type(value))
     return type(value) not in FIXED and not isinstance(value, type) and type(value).__name__ not in FIXED_NAMES
 
 

@@ -61,9 +61,18 @@ class Counted(Plain):
         return ""
 
 
+class LibrarysLogger(logging.Logger):
+    """As nncf has every logger that is made after it was imported."""
+
+    __module__ = "numpy"
+
+
+librarys_logger = LibrarysLogger("idioms")
+
+
 @together(NAMES)
 class Logged(Plain):
-    """Logs each step, by a logger of the module and by one of its own."""
+    """Logs each step, by loggers of the module and by one of its own."""
 
     def prepare(self) -> None:
         self.log = logging.LoggerAdapter(logging.getLogger("x"), {})
@@ -71,10 +80,12 @@ class Logged(Plain):
     def keep(self, name: str) -> None:
         self.log.debug("read %s", name)
         logger.debug("read")
+        librarys_logger.debug("read")
 
     def told(self) -> str:
         self.log.debug("answered")
         logger.debug("answered")
+        librarys_logger.debug("answered")
         return ""
 
 
