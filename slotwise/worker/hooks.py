@@ -122,10 +122,10 @@ class Hooks:
                 return
             self.attempt([row], size)
         alone = [row.output if row.error is None else row.error for row in rows]
-        if not all(_alike(*pair) for pair in zip(alone, together, strict=True)):
+        if not all(alike(*pair) for pair in zip(alone, together, strict=True)):
             vars(self.handler)["max_rows"] = 1
             logger.warning("the model fills one object again for each row of a batch: from now on rows run one by one")
-        elif not all(_alike(alone[0], other) for other in alone):
+        elif not all(alike(alone[0], other) for other in alone):
             self.shared_well += 1
 
     def _predicted(self, rows: list[Row], size: int) -> object:
@@ -271,7 +271,7 @@ def _is_authors(handler: BatchHandler, hook: str) -> bool:
     return hook in vars(handler) or getattr(type(handler), hook) is not getattr(BatchHandler, hook)
 
 
-def _alike(one: object, other: object) -> bool:
+def alike(one: object, other: object) -> bool:
     """Whether these outputs are the same but for rounding."""
     return difference(one, other).relative <= ROUNDED
 

@@ -208,7 +208,7 @@ class _Bisection:
             self.engine_checked = lives = True
         if alone:
             row = piece.rows[0]
-            row.refuse(_row_error(error, no_memory))
+            row.refuse(row_error(error, no_memory))
             self.tally.guilty[row.owner] = self.tally.guilty.get(row.owner, 0) + 1
             self.row_too_large = self.row_too_large or no_memory
             self.unsure += [] if lives else [row]
@@ -261,7 +261,7 @@ class _Bisection:
         self.unsure = []
 
 
-def _row_error(error: BaseException, no_memory: bool) -> Refusal:
+def row_error(error: BaseException, no_memory: bool) -> Refusal:
     """What the one row that failed alone is answered with."""
     if no_memory:
         return Refusal.of(OutOfMemory("this input alone does not fit into the memory of the model's device"))

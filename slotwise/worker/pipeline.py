@@ -34,6 +34,7 @@ from slotwise.worker.isolation import EngineDead, Isolation
 from slotwise.worker.outputs import ROWS
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
+from slotwise.worker.separability.first_batches import FirstBatches
 from slotwise.worker.separability.proof import keep_rows_apart
 from slotwise.worker.separability.verdict import Verdict
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
@@ -76,6 +77,8 @@ class Pipeline:
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict = verdict
+        if verdict.separable is None and settings.proof_s:
+            pipeline.isolation.attempt = FirstBatches(pipeline.hooks, pipeline.padding, settings.proof_s).attempt
         pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline
 
@@ -176,7 +179,9 @@ class Pipeline:
                 for row in ungrouped:
                     row.refuse(Refusal.of(ModelFault("the handler could not group this row")))
                 for group in groups:
-                    self._run_group(batch, group, budget)
+                    most = self.handler.max_rows or len(group)  # it may have become less by what was seen
+                    for at in range(0, len(group), most):
+                        self._run_group(batch, group[at : at + most], budget)
         except EngineDead:
             logger.exception("requests %s: the engine is dead: this worker ends", ", ".join(batch.ids()))
             dead = Refusal.of(Unavailable("the model's engine failed and is being restarted"))

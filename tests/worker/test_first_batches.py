@@ -1,0 +1,125 @@
+"""Of a handler without an example rows of real batches are asked again, alone: what mixes rows answers nobody wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker import Settings
+from slotwise.worker.separability.first_batches import FIRST
+from tests.worker.toy import POISON, Toy, ask, begin
+
+FAILED = {"error": {"code": 500, "message": "the model failed on this input"}}
+Begin = Callable[[Any, Settings], Any]
+TRIED = Settings(batch_size=8, proof_s=60.0)
+
+
+class Unproven(Toy):
+    """A toy without an example, whose model is a test's."""
+
+    def __init__(self, model: Any = None) -> None:
+        super().__init__()
+        self.changed = model
+
+    def example(self) -> Any:
+        return None
+
+    def double(self, inputs: np.ndarray[Any, Any]) -> Any:
+        outputs = super().double(inputs)
+        return self.changed(inputs, outputs) if self.changed else outputs
+
+
+class InOneGroup(Unproven):
+    """Its author's own `groups` has all rows run together."""
+
+    def groups(self, items: list[Any]) -> list[list[int]]:
+        return [list(range(len(items)))]
+
+
+@pytest.fixture
+def begun(tmp_path: Path) -> Begin:
+    """Starts a handler, with an archive of no file."""
+    return lambda handler, settings: begin(handler, settings, tmp_path)
+
+
+def bodies(count: int, start: int = 1) -> list[bytes]:
+    return [f"[{start + 3 * i}]".encode() for i in range(count)]
+
+
+def values(handler: Any, asked: list[bytes]) -> list[Any]:
+    return [answer.value[0] if answer.code == 200 else answer.code for answer in ask(handler, asked)]
+
+
+MIXING = {
+    "the mean of all is taken away": lambda inputs, outputs: outputs - inputs.mean(),
+    "the longest decides for all": lambda inputs, outputs: np.minimum(outputs, 2 * inputs.max() - 7),
+    "the first one's is for all": lambda inputs, outputs: outputs * inputs[0],
+    "in reverse order": lambda inputs, outputs: outputs[::-1],
+}
+
+
+@pytest.mark.parametrize("kind", [Unproven, InOneGroup])
+@pytest.mark.parametrize("padding", ["none", "bucketed"])
+@pytest.mark.parametrize("mix", MIXING)
+def test_what_mixes_rows_answers_nobody_wrong_and_rows_run_one_by_one(
+    begun: Begin, mix: str, padding: str, kind: type[Unproven]
+) -> None:
+    settings = TRIED.but(padding=padding)
+    alone = [values(begun(kind(MIXING[mix]), settings), [body])[0] for body in bodies(5)]
+    handler = begun(kind(MIXING[mix]), settings)
+    assert values(handler, bodies(5)) == alone
+    handler.calls.clear()
+    assert values(handler, bodies(5)) == alone
+    assert [len(inputs) for inputs in handler.calls] == [1] * 5
+
+
+def test_one_whose_rows_are_apart_runs_them_together_again(begun: Begin) -> None:
+    handler, counts = begun(Unproven(), TRIED), []
+    for i in range(2 * FIRST + 1):
+        handler.calls.clear()
+        assert values(handler, bodies(4, i)) == [2 * (i + 3 * j) + 1 for j in range(4)]
+        counts.append(len(handler.calls) - 1)
+    assert counts[:FIRST] == [counts[0], *[4] * (FIRST - 1)]  # the first one also learns how outputs are read
+    assert counts[FIRST:] == [0] * (FIRST - 1) + [1, 0]
+
+
+def test_what_begins_to_mix_later_is_seen_at_a_power_of_two(begun: Begin) -> None:
+    mixes = []
+    handler = begun(Unproven(lambda inputs, outputs: outputs - inputs.mean() * bool(mixes)), TRIED)
+    for _ in range(FIRST + 1):
+        values(handler, bodies(4))
+    mixes.append(True)
+    for _ in range(FIRST):
+        values(handler, bodies(4))
+    assert handler.max_rows == 1
+
+
+def test_one_that_draws_by_chance_stays_as_it_is(begun: Begin) -> None:
+    chance = np.random.default_rng(1)
+    handler = begun(Unproven(lambda inputs, outputs: outputs + chance.random(outputs.shape)), TRIED)
+    for _ in range(3):
+        assert all(value >= 2 for value in values(handler, bodies(4)))
+    assert handler.max_rows is None
+    assert [len(inputs) for inputs in handler.calls[-2:]] == [4, 4]  # it is not asked again
+
+
+def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -> None:
+    handler = begun(Unproven(MIXING["the mean of all is taken away"]), TRIED)
+    assert values(handler, [b"[1]", f"[{POISON}]".encode(), b"[5]"]) == [2.0, FAILED, 6.0]
+    spent = begun(Unproven(), TRIED.but(proof_s=1e-9))
+    for expected in (4, 1, 0, 1, 0):  # all of the first, then of those whose number is a power of two the first row
+        spent.calls.clear()
+        values(spent, bodies(4))
+        assert len(spent.calls) - 1 in (expected, expected + 2)  # two more where it learns how outputs are read
+
+
+def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: Begin) -> None:
+    for handler in (begun(Unproven(), TRIED.but(proof_s=0.0)), begun(Toy(), TRIED)):
+        values(handler, bodies(4))
+        handler.calls.clear()
+        values(handler, bodies(4))
+        assert len(handler.calls) == 1
