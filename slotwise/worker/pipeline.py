@@ -63,6 +63,7 @@ class Pipeline:
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
         self.decoders = Decoders(self.settings.decode_threads)
         self.verdict = Verdict(None, "it was not tried")
+        self.first_batches: FirstBatches | None = None  # where nothing is proven
         self.gone: Callable[[], Collection[int]] = tuple
         self.dead = False
 
@@ -78,7 +79,7 @@ class Pipeline:
         pipeline = cls(handler)
         pipeline.verdict = verdict
         if verdict.separable is None and settings.proof_s:
-            pipeline.isolation.attempt = FirstBatches(pipeline.hooks, pipeline.padding, settings.proof_s).attempt
+            pipeline.first_batches = FirstBatches(pipeline.hooks, pipeline.padding, settings.proof_s)
         pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline
 
@@ -204,6 +205,8 @@ class Pipeline:
             else:
                 due.append(row)
         self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
+        if self.first_batches:
+            self.first_batches.look(due, batch.requests)
 
     def respond(self, batch: Batch, budget: Budget) -> None:
         """Encode every row by itself, the requests taking turns, and answer each request as soon as its last row is encoded."""

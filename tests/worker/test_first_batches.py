@@ -33,6 +33,14 @@ class Unproven(Toy):
         return self.changed(inputs, outputs) if self.changed else outputs
 
 
+class ChangesWhatItEncodes(Unproven):
+    """Its `encode` spoils the output that it gets."""
+
+    def encode(self, output: Any, item: Any) -> Any:
+        output[0] += 1
+        return float(output[0] - 1)
+
+
 class InOneGroup(Unproven):
     """Its author's own `groups` has all rows run together."""
 
@@ -62,7 +70,7 @@ MIXING = {
 }
 
 
-@pytest.mark.parametrize("kind", [Unproven, InOneGroup])
+@pytest.mark.parametrize("kind", [Unproven, InOneGroup, ChangesWhatItEncodes])
 @pytest.mark.parametrize("padding", ["none", "bucketed"])
 @pytest.mark.parametrize("mix", MIXING)
 def test_what_mixes_rows_answers_nobody_wrong_and_rows_run_one_by_one(
@@ -77,8 +85,9 @@ def test_what_mixes_rows_answers_nobody_wrong_and_rows_run_one_by_one(
     assert [len(inputs) for inputs in handler.calls] == [1] * 5
 
 
-def test_one_whose_rows_are_apart_runs_them_together_again(begun: Begin) -> None:
-    handler, counts = begun(Unproven(), TRIED), []
+@pytest.mark.parametrize("kind", [Unproven, ChangesWhatItEncodes])
+def test_one_whose_rows_are_apart_runs_them_together_again(begun: Begin, kind: type[Unproven]) -> None:
+    handler, counts = begun(kind(), TRIED), []
     for i in range(2 * FIRST + 1):
         handler.calls.clear()
         assert values(handler, bodies(4, i)) == [2 * (i + 3 * j) + 1 for j in range(4)]

@@ -37,7 +37,7 @@ class AuditedAnswer:
         """Whether both say the same: numbers in JSON within the tolerance of an engine, everything else exactly."""
         if (self.status, self.content_type) != (other.status, other.content_type):
             return False
-        return self.body == other.body or agree(_parsed(self.body), _parsed(other.body))
+        return self.body == other.body or agree(parsed(self.body), parsed(other.body))
 
 
 class Audit:
@@ -85,7 +85,7 @@ class Audit:
         self.count(AUDITED, len(waiting))  # last: who sees these counted sees their mismatches, too
 
 
-def _parsed(body: bytes) -> Any:
+def parsed(body: bytes) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

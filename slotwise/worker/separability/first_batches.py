@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from slotwise.worker.batch import NOT_RUN, Row
@@ -15,6 +16,9 @@ from slotwise.worker.hooks import Hooks, alike
 from slotwise.worker.isolation import is_out_of_memory, row_error
 from slotwise.worker.ownership import owned
 from slotwise.worker.padding import Padding
+from slotwise.worker.request import Request
+from slotwise.worker.separability.agree import agree
+from slotwise.worker.separability.audit import parsed
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +26,16 @@ FIRST = 16  # batches of which every row is asked again; then of those whose num
 
 
 class FirstBatches:
-    """Runs the model for one handler. budget_s: seconds that the first batches may take longer, all together."""
+    """Looks at one handler's batches. budget_s: seconds that the first ones may take longer, all together."""
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
         self.hooks, self.padding, self.left_s = hooks, padding, budget_s
         self.count, self.repeats = 0, True  # how many batches of several rows; whether a row alone says the same each time
 
-    def attempt(self, rows: list[Row], size: int) -> None:
-        """As `Hooks.attempt`. May raise anything that this raises."""
-        self.hooks.attempt(rows, size)
-        if len(rows) == 1 or not self.repeats:
+    def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
+        """Ask rows again that have run together. requests: by slot."""
+        rows = [row for row in rows if row.error is None]
+        if len(rows) < 2 or not self.repeats or self.hooks.handler.max_rows == 1:
             return
         self.count += 1
         whole = self.count <= FIRST and self.left_s > 0
@@ -40,27 +44,34 @@ class FirstBatches:
         began = time.monotonic()
         same = True
         with suppress(Exception):  # of a row that fails alone nobody can tell
-            same = all(map(self._says_the_same_alone, rows if whole else rows[:1]))
+            same = all(self._says_the_same_alone(row, requests[row.slot]) for row in (rows if whole else rows[:1]))
         if not same:
             self._one_by_one(rows)
         self.left_s -= time.monotonic() - began
 
-    def _says_the_same_alone(self, row: Row) -> bool:
+    def _says_the_same_alone(self, row: Row, request: Request) -> bool:
+        """By what is answered: outputs may be padded to the length of the longest mate."""
         if self._late():
             return True
         alone = self._alone(row)
-        if alike(_said(alone), _said(row)):
+        if alone.error is not None or _alike(said := self._said(alone, request), self._said(row, request)):
             return True
-        self.repeats = alike(_said(alone), _said(self._alone(row)))
+        self.repeats = _alike(said, self._said(self._alone(row), request))
         return not self.repeats
+
+    def _said(self, row: Row, request: Request) -> object:
+        """What the row is answered with. The hook gets a copy of its output: what it does to that is nothing to the answer."""
+        copy = Row(row.owner, owned(row.item))
+        copy.ran(owned(row.output))
+        return self.hooks.encode(copy, request, False)
 
     def _alone(self, row: Row) -> Row:
         """A copy of the row that has run alone. May raise anything."""
-        copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded))
+        copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded), row.slot)
         self.hooks.attempt([copy], self.padding.size(1, self.padding.max_rows))
         return copy
 
-    def _one_by_one(self, rows: list[Row]) -> None:
+    def _one_by_one(self, rows: Sequence[Row]) -> None:
         vars(self.hooks.handler)["max_rows"] = 1
         logger.warning("a row says something else beside other rows than alone: from now on rows run one by one")
         for row in rows:
@@ -79,5 +90,8 @@ class FirstBatches:
         return time.monotonic() > self.hooks.handler.predict_until
 
 
-def _said(row: Row) -> object:
-    return row.output if row.error is None else row.error
+def _alike(one: object, other: object) -> bool:
+    """Whether two results say the same but for rounding, also where they are written as JSON."""
+    if isinstance(one, str | bytes) and isinstance(other, str | bytes):
+        return agree(*(parsed(text.encode() if isinstance(text, str) else text) for text in (one, other)))
+    return alike(one, other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,8 @@ def rows_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def _usual_context() -> Iterator[None]:
-    """What one handler leaves in Python's context variables hides nothing of the next one's."""
+def _usual_context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What one handler leaves in Python's context variables hides nothing of the next one's. The archive's folder is empty."""
+    monkeypatch.chdir(tmp_path)
     with decimal.localcontext(decimal.Context()), np.errstate(), np.printoptions():
         yield

@@ -8,7 +8,7 @@ import pytest
 
 from slotwise.worker import TorchServeHandler
 from tests.worker.idioms import tiny
-from tests.worker.idioms.asked import MIXES, apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
 
 torch = pytest.importorskip("torch")
 
@@ -58,7 +58,7 @@ class PaddedOnTheLeft(Generates):
         return super().inference(self.tokenizer(data, padding=True, return_tensors="pt", return_token_type_ids=False))
 
 
-@together(TEXTS, wrong=MIXES)
+@apart(TEXTS)
 class SaysThePadding(Generates):
     """Decodes what its rows were filled up with, too: a short answer has the padding of a longer one beside it."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from slotwise.worker import TorchServeHandler
 from tests.worker.idioms import tiny
-from tests.worker.idioms.asked import MIXES, apart, each_of, no_answer_is_wrong, together
+from tests.worker.idioms.asked import apart, each_of, no_answer_is_wrong, together
 from tests.worker.idioms.classifier import Classifier
 
 torch = pytest.importorskip("torch")
@@ -100,7 +100,7 @@ class AnEmbedderThatRemembers(AnEmbedder):
         return torch.stack([self.known[text] for text in data])
 
 
-@together(TEXTS, wrong=MIXES)
+@apart(TEXTS)
 class AnEmbedderWithoutAMask(AnEmbedder):
     """Tokenizes all texts at once, and does not tell the model what is padding."""
 
