@@ -126,6 +126,19 @@ def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -
         assert len(spent.calls) - 1 in (expected, expected + 2)  # two more where it learns how outputs are read
 
 
+@pytest.mark.parametrize("error", [ValueError, SystemExit])
+def test_of_one_that_fails_alone_nobody_can_tell(begun: Begin, error: type[BaseException]) -> None:
+    def fails_alone(inputs: Any, outputs: Any) -> Any:
+        if len(set(inputs[:, 0])) == 1:
+            raise error
+        return outputs
+
+    handler = begun(Unproven(), TRIED)
+    assert values(handler, bodies(4)) == [3, 9, 15, 21]
+    handler.changed = fails_alone
+    assert values(handler, bodies(4)) == [3, 9, 15, 21]
+
+
 def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: Begin) -> None:
     for handler in (begun(Unproven(), TRIED.but(proof_s=0.0)), begun(Toy(), TRIED)):
         values(handler, bodies(4))
