@@ -107,6 +107,16 @@ def test_what_begins_to_mix_later_is_seen_at_a_power_of_two(begun: Begin) -> Non
     assert handler.max_rows == 1
 
 
+def test_mates_that_are_its_like_tell_nothing_of_a_row(begun: Begin) -> None:
+    handler = begun(Unproven(MIXING["the first one's is for all"]), TRIED)
+    values(handler, bodies(1) * 4)  # how outputs are read is learned
+    for _ in range(3 * FIRST):
+        handler.calls.clear()
+        values(handler, bodies(1) * 4)
+        assert len(handler.calls) == 1
+    assert values(handler, bodies(3)) == [3, 36, 105]
+
+
 def test_one_that_draws_by_chance_stays_as_it_is(begun: Begin) -> None:
     chance = np.random.default_rng(1)
     handler = begun(Unproven(lambda inputs, outputs: outputs + chance.random(outputs.shape)), TRIED)

@@ -18,6 +18,7 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
+from slotwise.worker.separability.bits import bits
 
 logger = logging.getLogger(__name__)
 
@@ -29,26 +30,32 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
         self.hooks, self.padding, self.left_s = hooks, padding, budget_s
-        self.count, self.repeats = 0, True  # how many batches of several rows; whether a row alone says the same each time
+        self.count, self.repeats = 0, True  # of batches whose rows differ; whether a row alone says the same each time
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
         rows = [row for row in rows if row.error is None]
         if len(rows) < 2 or not self.repeats or self.hooks.handler.max_rows == 1:
             return
-        self.count += 1
-        whole = self.count <= FIRST and self.left_s > 0
-        if not whole and self.count & (self.count - 1):
-            return
         began = time.monotonic()
         try:
-            if not all(self._says_the_same_alone(row, requests[row.slot]) for row in (rows if whole else rows[:1])):
-                self._one_by_one(rows)
+            self._look(rows, requests)
         except KeyboardInterrupt:
             raise
         except BaseException:  # an author's sys.exit(), too: of a row that fails alone nobody can tell
             logger.warning("a row that has run beside others fails alone", exc_info=True)
         self.left_s -= time.monotonic() - began
+
+    def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
+        count = self.count + 1
+        whole = count <= FIRST and self.left_s > 0
+        due = whole or not count & (count - 1)
+        if due and not _differ(rows):  # mates that are its like tell nothing of a row
+            return
+        self.count = count
+        asked = rows if whole else rows[:1] if due else []
+        if not all(self._says_the_same_alone(row, requests[row.slot]) for row in asked):
+            self._one_by_one(rows)
 
     def _says_the_same_alone(self, row: Row, request: Request) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate."""
@@ -89,6 +96,11 @@ class FirstBatches:
 
     def _late(self) -> bool:
         return time.monotonic() > self.hooks.handler.predict_until
+
+
+def _differ(rows: Sequence[Row]) -> bool:
+    first, *others = (bits(row.item if row.decoded is None else row.decoded) for row in rows)
+    return any(first != other for other in others)
 
 
 def _alike(one: object, other: object) -> bool:
