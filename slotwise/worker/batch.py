@@ -38,6 +38,11 @@ class Row:
     error: Refusal | None = field(default=NOT_RUN, init=False)
     result: object = field(default=None, init=False)
 
+    @property
+    def asked(self) -> object:
+        """The item as it was decoded, whatever was done to what the model got."""
+        return self.item if self.decoded is None else self.decoded
+
     def ran(self, output: object) -> None:
         """Take what the model gave: a value that is nobody else's, or the row's own refusal."""
         if isinstance(output, Refusal):

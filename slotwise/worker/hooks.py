@@ -110,7 +110,7 @@ class Hooks:
             for row, output in zip(rows, given, strict=True):  # b = size
                 row.ran(output)
         if self.known_good is None and rows[0].error is None:
-            self.known_good = owned(rows[0].item if rows[0].decoded is None else rows[0].decoded)
+            self.known_good = owned(rows[0].asked)
 
     def _one_by_one(self, rows: list[Row], size: int, together: list[object]) -> None:
         """Run each row alone: their outputs share something, which may have been filled again for each. May raise anything.
@@ -152,7 +152,7 @@ class Hooks:
         return both.pop()
 
     def _ways(self, row: Row, size: int) -> set[str]:
-        copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded))
+        copy = Row(row.owner, owned(row.asked))
         return set(ways_to_read(self._predicted([copy], size), size))
 
     def encode(self, row: Row, request: Request, last: bool) -> object:

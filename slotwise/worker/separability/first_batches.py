@@ -75,7 +75,7 @@ class FirstBatches:
 
     def _alone(self, row: Row) -> Row:
         """A copy of the row that has run alone. May raise anything."""
-        copy = Row(row.owner, owned(row.item if row.decoded is None else row.decoded), row.slot)
+        copy = Row(row.owner, owned(row.asked), row.slot)
         self.hooks.attempt([copy], self.padding.size(1, self.padding.max_rows))
         return copy
 
@@ -99,7 +99,7 @@ class FirstBatches:
 
 
 def _differ(rows: Sequence[Row]) -> bool:
-    first, *others = (bits(row.item if row.decoded is None else row.decoded) for row in rows)
+    first, *others = (bits(row.asked) for row in rows)
     return any(first != other for other in others)
 
 
