@@ -16,7 +16,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -151,41 +151,32 @@ def proven(
     tried = sorted({size for size in SIZES if size < most} | {most if thorough else _largest(most)})
     copies = range(2, tried[-1] + 1) if thorough and most <= SIZES[-1] else ()
     verdict = Verdict(None, "there is no example to try it with")
+
+    def among(company: Company, row: Any, sizes: Sequence[int], copies: Sequence[int] = ()) -> Verdict:
+        return prove(
+            attempt,
+            row,
+            company.mates,
+            sizes,
+            copies=copies,
+            longest=company.longest,
+            tolerance=_tolerance(handler, row, company.longest),
+            agree=within(_rounding(handler)),
+            settling=getattr(handler.engine, "warm_up_runs", 1),
+            budget_s=stop_at - clock(),
+            clock=clock,
+        )
+
     try:
         if (whole := company(model_dir, handler)) is not None:
             whole = _joining(handler, attempt, with_lengths(_taken(attempt, whole), _pair(handler, attempt)))
             same = unvaried(whole, lambda mate: _takes(attempt, whole.row, mate))
-            settling = getattr(handler.engine, "warm_up_runs", 1)
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
             for i, row in enumerate(rows):
-                one = prove(
-                    attempt,
-                    row,
-                    whole.mates,
-                    tried,
-                    copies=copies,
-                    longest=whole.longest,
-                    tolerance=_tolerance(handler, row, whole.longest),
-                    agree=within(_rounding(handler)),
-                    settling=settling,
-                    budget_s=stop_at - clock(),
-                    clock=clock,
-                )
+                one = among(whole, row, tried, copies)
                 verdict = verdict.both(one) if i else one
             if verdict.separable and (other := _turned(handler, model_dir, whole)) is not None:
-                sizes = (2,) if other.longest is None else (3,)
-                one = prove(
-                    attempt,
-                    other.row,
-                    other.mates,
-                    sizes,
-                    longest=other.longest,
-                    tolerance=_tolerance(handler, other.row, other.longest),
-                    agree=within(_rounding(handler)),
-                    settling=settling,
-                    budget_s=stop_at - clock(),
-                    clock=clock,
-                )
+                one = among(other, other.row, (2,) if other.longest is None else (3,))
                 verdict = verdict.both(one) if one.separable is False else verdict
             if same and verdict.separable:
                 verdict = replace(verdict, separable=None, cause=f"a part of its items ({same}) is the same in all mates")
