@@ -7,6 +7,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from slotwise.archive.packaging import DIGESTS
+from slotwise.errors import SlotwiseError
+from slotwise.model_spec import NAME
 from slotwise.worker.separability.verdict import Verdict
 
 CONFIG_KEYS = {"batch_size": "batchSize", "max_batch_delay_ms": "maxBatchDelay"}  # ours, and TorchServe's
@@ -84,3 +86,9 @@ class ArchiveInfo:
     def handler(self) -> str:
         """The handler's file."""
         return str(self.manifest["model"]["handler"])
+
+
+def check_name(name: str, hint: str = "use") -> None:
+    """Raise SlotwiseError where nothing can be called so: it becomes a file's or a folder's name, too."""
+    if not NAME.fullmatch(name):
+        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", f"{hint} letters, digits, - _ and .")

@@ -15,12 +15,12 @@ import tomllib
 import zlib
 from pathlib import Path
 
-from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo, check_name
 from slotwise.errors import SlotwiseError
 from slotwise.files.disk import whole_folder, written_whole
 from slotwise.files.tarball import unpack
 from slotwise.migrate.findings import Finding, need_new
-from slotwise.model_spec import NAME, ModelSpec, parse
+from slotwise.model_spec import ModelSpec, parse
 from slotwise.worker.familiar.sagemaker_program import defined, parsed
 
 FUNCTIONS = {"model_fn", "input_fn", "predict_fn", "output_fn", "transform_fn"}
@@ -46,7 +46,7 @@ def is_sagemaker(path: Path) -> bool:
 def migrate_sagemaker(path: Path, out: Path | None, name: str) -> list[Finding]:
     """What becomes of a SageMaker model; its folder is written to `out`, where one is named. Raises SlotwiseError."""
     need_new(out, path)
-    _check_name(name, "name it with --name")
+    check_name(name, "name it with --name:")
     with tempfile.TemporaryDirectory(prefix="slotwise-migrate-") as work:
         folder = path
         if path.is_file():
@@ -79,16 +79,11 @@ def export_sagemaker(info: ArchiveInfo, out: Path) -> None:
 
     Raises SlotwiseError where `out` is there already, unless it is this model's earlier export.
     """
-    _check_name(info.name, "build it under another one")
+    check_name(info.name, "build it under another one:")
     if out.exists() and not _is_export(out, info.name):
         raise SlotwiseError(f"{out} is there already, and is no export of {info.name}", "name another file with --out")
     with written_whole(out) as unfinished, tarfile.open(unfinished, "w:gz", compresslevel=1) as packed:
         packed.add(info.path.resolve(), f"{info.name}.mar", filter=_nobodys)
-
-
-def _check_name(name: str, hint: str) -> None:
-    if not NAME.fullmatch(name):  # it becomes a file's, too
-        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", f"{hint}: letters, digits, - _ and .")
 
 
 def _is_export(file: Path, name: str) -> bool:

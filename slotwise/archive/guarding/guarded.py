@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise import __version__
-from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.archive_info import ArchiveInfo, check_name
 from slotwise.archive.guarding.foreign import GUARD, TERMS, asked_once, objection
 from slotwise.archive.guarding.guard_proof import Example, GuardProof, prove_guarded
 from slotwise.archive.inspection import manifest_of, opened
@@ -27,7 +27,6 @@ from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import written_whole
 from slotwise.interrupts import held
-from slotwise.model_spec import NAME
 
 OURS, BELOW = "slotwise.worker", project.PACKAGE / "worker"
 ENTRIES = (  # on TorchServe and MMS, where there is no server, and on Triton
@@ -150,8 +149,8 @@ def _contents(
 
 
 def _check_words(name: str | None, bad_input: Sequence[str]) -> None:
-    if name is not None and not NAME.fullmatch(name):
-        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "use letters, digits, - _ and .")
+    if name is not None:
+        check_name(name)
     for kind in bad_input:
         if not all(part.isidentifier() for part in kind.split(".")):
             raise SlotwiseError(f"{kind!r:.100} is no exception's name", "write NAME or MODULE.NAME")

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from slotwise.archive.archive_info import check_name
 from slotwise.archive.scaffold.pictures import Form, write_picture, write_pipeline
 from slotwise.archive.scaffold.tables import write_sklearn, write_tabular, write_tensors
 from slotwise.archive.scaffold.words import write_stream
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.files.disk import whole_folder
-from slotwise.model_spec import NAME
 
 Kind = Literal["picture", "text", "tabular", "sklearn", "onnx", "pipeline", "stream"]
 TEXT = "moods"  # the given model that `text` begins with
@@ -31,8 +31,7 @@ def new(name: str, form: Form | None = None, kind: Kind = "picture") -> list[Pat
     Raises SlotwiseError where the folder exists already, or torch is wanted and not installed.
     """
     folder = Path(name)
-    if not NAME.fullmatch(folder.name):
-        raise SlotwiseError(f"{folder.name!r} cannot be a model's name", "use letters, digits, - _ and .")
+    check_name(folder.name)
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
     with whole_folder(folder):

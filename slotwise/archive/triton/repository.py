@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from slotwise.archive.archive_info import check_name
 from slotwise.archive.guarding.foreign import need_worker
 from slotwise.errors import SlotwiseError
-from slotwise.model_spec import NAME
 from slotwise.profiles.triton_config import WRITTEN, config_pbtxt
 from slotwise.worker.environment.digests import file_sha256
 
@@ -59,8 +59,7 @@ def export(
 @contextmanager
 def replaced(repository: Path, name: str) -> Iterator[Path]:
     """A folder with an empty `1`, which takes the place of an earlier export of that name at the end. Raises SlotwiseError."""
-    if not NAME.fullmatch(name):  # it becomes a folder, and one of that name is replaced
-        raise SlotwiseError(f"{name!r:.100} cannot be a model's name", "--name gives it another: letters, digits, - _ and .")
+    check_name(name, "--name gives it another:")  # a folder of that name is replaced
     folder = repository / name
     partial, old = (repository / f".{name}.{os.getpid()}.{what}" for what in ("partial", "old"))
     _check_ours(folder)
