@@ -153,7 +153,7 @@ class ModelTable:
         self.host, self.model_store, self.profile, self.overrides, self.kind = host, model_store, profile, overrides, kind
         self._models: dict[str, dict[str, HostedModel]] = {}
         self._change = threading.Lock()
-        self.note: Callable[[dict[str, str]], None] = lambda defaults: None  # gets each model's default version at every change
+        self.note: Callable[[dict[str, str]], None] = lambda defaults: None  # gets each model's default version at its change
 
     def found(self, archive: str) -> ArchiveInfo:
         """An archive as it is to be served. Raises ApiError or SlotwiseError."""
@@ -231,7 +231,7 @@ class ModelTable:
             _ = new.as_registered  # raises where a profile may not have so many
             self.host.scale(new)
             versions = {one.version: new if one is old else one for one in self.versions(name)}
-            self._now({**self._models, name: versions})
+            self._models = {**self._models, name: versions}
         return new
 
     def set_default(self, name: str, version: str) -> None:
@@ -248,7 +248,7 @@ class ModelTable:
             self._now({**self._models, name: {chosen.version: chosen, **others}})
 
     def _now(self, models: dict[str, dict[str, HostedModel]]) -> None:
-        """From now on these are registered."""
+        """From now on these are registered; the default versions may be others."""
         self._models = models
         self.note({name: next(iter(versions)) for name, versions in models.items()})
 
