@@ -66,6 +66,7 @@ MIXING = {
     "the mean of all is taken away": lambda inputs, outputs: outputs - inputs.mean(),
     "the longest decides for all": lambda inputs, outputs: np.minimum(outputs, 2 * inputs.max() - 7),
     "the first one's is for all": lambda inputs, outputs: outputs * inputs[0],
+    "a thousandth of the mean is taken away": lambda inputs, outputs: outputs - 0.001 * inputs.mean(),
     "in reverse order": lambda inputs, outputs: outputs[::-1],
 }
 
@@ -96,6 +97,20 @@ def test_one_whose_rows_are_apart_runs_them_together_again(begun: Begin, kind: t
     assert counts[FIRST:] == [0] * (FIRST - 1) + [1, 0]
 
 
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        lambda inputs, outputs: outputs * (1 + 0.001 * len(inputs)),  # another one for each size of a batch
+        lambda inputs, outputs: outputs * (1 + 0.001 * np.arange(len(inputs))[:, None]),  # and for each place in it
+    ],
+)
+def test_what_a_kernel_rounds_is_no_mates_work(begun: Begin, kernel: Any) -> None:
+    handler = begun(Unproven(kernel), TRIED)
+    for i in range(2 * FIRST):
+        assert values(handler, bodies(4, i)) == pytest.approx([2 * (i + 3 * j) + 1 for j in range(4)], rel=0.005)
+    assert handler.max_rows is None
+
+
 def test_what_begins_to_mix_later_is_seen_at_a_power_of_two(begun: Begin) -> None:
     mixes = []
     handler = begun(Unproven(lambda inputs, outputs: outputs - inputs.mean() * bool(mixes)), TRIED)
@@ -117,9 +132,10 @@ def test_mates_that_are_its_like_tell_nothing_of_a_row(begun: Begin) -> None:
     assert values(handler, bodies(3)) == [3, 36, 105]
 
 
-def test_one_that_draws_by_chance_stays_as_it_is(begun: Begin) -> None:
+@pytest.mark.parametrize("much", [1.0, 0.01])
+def test_one_that_draws_by_chance_stays_as_it_is(begun: Begin, much: float) -> None:
     chance = np.random.default_rng(1)
-    handler = begun(Unproven(lambda inputs, outputs: outputs + chance.random(outputs.shape)), TRIED)
+    handler = begun(Unproven(lambda inputs, outputs: outputs + much * chance.random(outputs.shape)), TRIED)
     for _ in range(3):
         assert all(value >= 2 for value in values(handler, bodies(4)))
     assert handler.max_rows is None

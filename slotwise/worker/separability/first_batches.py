@@ -1,7 +1,8 @@
 """Where nothing could be proven, ask rows of real batches again, alone: of the first batches all, of ever fewer later ones one.
 
 Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. Where a row says
-something else alone, rows run one by one from then on, and those of this batch say what each said alone.
+something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so little
+else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among copies.
 """
 
 from __future__ import annotations
@@ -11,17 +12,21 @@ import time
 from collections.abc import Sequence
 
 from slotwise.worker.batch import NOT_RUN, Row
-from slotwise.worker.hooks import Hooks, alike
+from slotwise.worker.hooks import ROUNDED, Hooks
 from slotwise.worker.isolation import is_out_of_memory, row_error
+from slotwise.worker.outputs import on_host
 from slotwise.worker.ownership import owned
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
-from slotwise.worker.separability.bits import bits
+from slotwise.worker.separability.bits import bits, difference
+from slotwise.worker.separability.lengths import shape_of
+from slotwise.worker.separability.mates import parts_of
 
 logger = logging.getLogger(__name__)
 
+KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the first
 
 
@@ -54,18 +59,41 @@ class FirstBatches:
             return
         self.count = count
         asked = rows if whole else rows[:1] if due else []
-        if not all(self._says_the_same_alone(row, requests[row.slot]) for row in asked):
+        near: list[Row] = []
+        same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
+        if not same or (near and self._mates_change(near[0], rows, requests[near[0].slot])):
             self._one_by_one(rows)
 
-    def _says_the_same_alone(self, row: Row, request: Request) -> bool:
-        """By what is answered: outputs may be padded to the length of the longest mate."""
+    def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
+        """By what is answered: outputs may be padded to the length of the longest mate. near: gets the row, if but nearly."""
         if self._late():
             return True
         alone = self._alone(row)
-        if alone.error is not None or _alike(said := self._said(alone, request), self._said(row, request)):
+        if alone.error is not None or _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
+            return True
+        if _alike(said, beside):
+            near.append(row)
             return True
         self.repeats = _alike(said, self._said(self._alone(row), request))
         return not self.repeats
+
+    def _mates_change(self, row: Row, rows: Sequence[Row], request: Request) -> bool:
+        """Whether it says something else among its mates than at the same place of as many copies of itself.
+
+        Unknown, so False, where their items have several shapes: then the two batches have, too.
+        """
+        if self._late() or any(_shapes(other) != _shapes(row) for other in rows):
+            return False
+
+        def said(batch: Sequence[Row]) -> object:
+            return self._said(self._again(batch)[rows.index(row)], request)
+
+        copies = [row] * len(rows)
+        among = said(copies)
+        if _alike(among, said(rows), KERNELS):
+            return False
+        self.repeats = _alike(among, said(copies), KERNELS)
+        return self.repeats
 
     def _said(self, row: Row, request: Request) -> object:
         """What the row is answered with. The hook gets a copy of its output: what it does to that is nothing to the answer."""
@@ -75,9 +103,13 @@ class FirstBatches:
 
     def _alone(self, row: Row) -> Row:
         """A copy of the row that has run alone. May raise anything."""
-        copy = Row(row.owner, owned(row.asked), row.slot)
-        self.hooks.attempt([copy], self.padding.size(1, self.padding.max_rows))
-        return copy
+        return self._again([row])[0]
+
+    def _again(self, rows: Sequence[Row]) -> list[Row]:
+        """Copies of the rows that have run together. May raise anything."""
+        copies = [Row(row.owner, owned(row.asked), row.slot) for row in rows]
+        self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
+        return copies
 
     def _one_by_one(self, rows: Sequence[Row]) -> None:
         vars(self.hooks.handler)["max_rows"] = 1
@@ -103,8 +135,12 @@ def _differ(rows: Sequence[Row]) -> bool:
     return any(first != other for other in others)
 
 
-def _alike(one: object, other: object) -> bool:
+def _shapes(row: Row) -> list[object]:
+    return [shape_of(part) for part in parts_of(on_host(row.asked))]
+
+
+def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
     """Whether two results say the same but for rounding, also where they are written as JSON."""
     if isinstance(one, str | bytes) and isinstance(other, str | bytes):
-        return agree(*(parsed(text.encode() if isinstance(text, str) else text) for text in (one, other)))
-    return alike(one, other)
+        return agree(*(parsed(text.encode() if isinstance(text, str) else text) for text in (one, other)), tolerance)
+    return difference(one, other).relative <= tolerance

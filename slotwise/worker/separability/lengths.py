@@ -121,13 +121,13 @@ def _axes(whole: Company) -> list[list[Place]]:
     """
     by_size: dict[tuple[int, bool], list[Place]] = {}
     for i, part in enumerate(parts_of(whole.row)):
-        shape = () if whole.longest is not None and has_length(part) else _shape(part)
+        shape = () if whole.longest is not None and has_length(part) else shape_of(part)
         for axis, size in enumerate(shape):
             by_size.setdefault((size, _is_text(part, axis)), []).append((i, axis))
     return list(by_size.values())
 
 
-def _shape(part: Any) -> tuple[int, ...]:
+def shape_of(part: Any) -> tuple[int, ...]:
     """The sizes of a part's axes; the last one of texts is the longest one's length."""
     texts = texts_of(part)
     shape = part.shape if isinstance(part, np.ndarray) else (len(part),) if type(part) in (list, tuple) else ()
@@ -136,7 +136,7 @@ def _shape(part: Any) -> tuple[int, ...]:
 
 def _is_text(part: Any, axis: int) -> bool:
     """Whether this axis is the length of texts."""
-    return axis == len(_shape(part)) - 1 and bool(texts_of(part))
+    return axis == len(shape_of(part)) - 1 and bool(texts_of(part))
 
 
 def _resized(item: Any, places: Sequence[Place], resize: Callable[[Any, int], Any]) -> Any:
@@ -165,5 +165,5 @@ def _half(part: Any, axis: int) -> Any:
     """Half of it; of a text as little as nobody cuts."""
     if _is_text(part, axis):
         return with_texts(part, lambda text: text[: max(1, len(text) // 16)])
-    kept = slice((_shape(part)[axis] + 1) // 2)
+    kept = slice((shape_of(part)[axis] + 1) // 2)
     return part[(slice(None),) * axis + (kept,)] if isinstance(part, np.ndarray) else part[kept]
