@@ -159,6 +159,10 @@ async def test_a_key_sees_its_own_models_and_no_other(make_front: MakeFront, tmp
             listed = (await client.post("/v2/repository/index", headers=headers)).json()
             stats = (await client.get("/v2/models/stats", headers=headers)).json()["model_stats"]
             assert [entry["name"] for entry in listed] == [entry["name"] for entry in stats] == seen
+            for path in ("/models", "/status"):
+                models = (await client.get(path, headers=headers)).json()["models"]
+                assert [model["name"] for model in models] == seen, path
+            assert (await client.get("/v1/models", headers=headers)).json() == {"models": seen}
             for part in ("config", "stats", "versions/1.0/config", "versions/1.0/stats"):
                 answer = await client.get(f"/v2/models/{MODEL}/{part}", headers=headers)
                 assert answer.status_code == (200 if MODEL in seen else 403), answer.text

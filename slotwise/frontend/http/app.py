@@ -29,6 +29,7 @@ from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.remembered import Remembered, as_json
 from slotwise.frontend.observing.seen_request import shown_path
 from slotwise.frontend.protocols import multi_model, routes
+from slotwise.frontend.protocols.known_model import open_models
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -97,24 +98,30 @@ def _add_forwards(app: FastAPI, gateway: Gateway, by_path: Forward) -> None:
 def _add_state(app: FastAPI, gateway: Gateway) -> None:
     text = openapi.content("text/plain", "Metrics as text")
 
-    def with_cards() -> list[dict[str, Any]]:
+    def with_cards(request: Request) -> list[dict[str, Any]]:
+        """Of the models that the request's key opens."""
+        seen = {live.name for live in open_models(gateway, request.scope.get("slotwise.key"))}
         default = gateway.options.default_model or (next(iter(gateway.models)) if len(gateway.models) == 1 else "")
         return [
             {**model, **_card_json(model["name"], gateway.card(model["name"])), "default": model["name"] == default}
             for model in gateway.described()
+            if model["name"] in seen
         ]
 
     if not gateway.on_demand:
 
         @app.get("/models", summary="The models that the server has, and what each takes")
-        async def models() -> dict[str, Any]:
+        async def models(request: Request) -> dict[str, Any]:
             await gateway.refresh(FRESH_S)
-            return {"models": with_cards()}
+            return {"models": with_cards(request)}
 
     @app.get("/status", summary="The server, its models' batch settings and what each takes, and what is in flight")
-    async def status() -> dict[str, Any]:
+    async def status(request: Request) -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        return {**gateway.status(), "models": with_cards()}
+        models, state = with_cards(request), gateway.status()
+        names = {model["name"] for model in models}
+        rollouts = [one for one in state["rollouts"] if one["model"] in names]
+        return {**state, "rollouts": rollouts, "models": models}
 
     not_told: Answers = {403: openapi.failure("For the operator only"), 404: openapi.failure("It is not remembered")}
 

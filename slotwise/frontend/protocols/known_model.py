@@ -74,6 +74,11 @@ def by_one_version(gateway: Gateway, request: BackendRequest) -> None:
         request.read_for = ReadFor(request.version or live.version, lambda card: True)
 
 
+def open_models(gateway: Gateway, key: AccessKey | None) -> list[LiveModel]:
+    """The models that the key opens, by name. key: None, where there are no keys or none is needed."""
+    return [live for name, live in sorted(gateway.models.items()) if key is None or key.opens(name)]
+
+
 async def permitted_model(gateway: Gateway, key: AccessKey | None, model: str, version: str) -> LiveModel:
     """The model. Raises Refused: 403 where the key may not use it, whether or not it is there, and 404 where it is not."""
     if key and not key.opens(model):

@@ -31,6 +31,7 @@ from slotwise.frontend.protocols.known_model import (
     found_model,
     known_version,
     model_input,
+    open_models,
     permitted_model,
     versions,
 )
@@ -190,9 +191,9 @@ def _add_v1(app: FastAPI, gateway: Gateway, forward: Forward) -> None:
     app.router.routes.append(Route("/v1/models/{model}:predict", predict.__call__, methods=["POST"], include_in_schema=False))
 
     @app.get("/v1/models", summary="KServe V1: the models")
-    async def names() -> dict[str, list[str]]:
+    async def names(request: Request) -> dict[str, list[str]]:
         await gateway.refresh(FRESH_S)
-        return {"models": sorted(gateway.models)}
+        return {"models": [live.name for live in open_models(gateway, request.scope.get("slotwise.key"))]}
 
     @app.get("/v1/models/{model}", summary="KServe V1: whether a model is ready", responses=MISSING)
     async def status(model: str) -> JSONResponse:

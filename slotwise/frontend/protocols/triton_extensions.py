@@ -18,7 +18,7 @@ from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
 from slotwise.frontend.protocols import open_inference
-from slotwise.frontend.protocols.known_model import model_input, permitted_model
+from slotwise.frontend.protocols.known_model import model_input, open_models, permitted_model
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, parsed, small_body
 from slotwise.frontend.traffic import Outcomes
 
@@ -47,14 +47,14 @@ async def statistics_of(gateway: Gateway, key: AccessKey | None, model: str, ver
             raise Refused(404, f"statistics are those of {model}'s default version", logged="no statistics by version")
     else:
         await gateway.refresh(FRESH_S)
-        lives = _seen(gateway, key)
+        lives = open_models(gateway, key)
     return {"model_stats": [statistics(live, version, gateway.traffic(live.name).outcomes) for live in lives]}
 
 
 async def index_of(gateway: Gateway, key: AccessKey | None, only_ready: bool) -> list[dict[str, str]]:
     """The models that the key may use, and whether each is ready."""
     await gateway.refresh(FRESH_S)
-    entries = [_entry(gateway, live) for live in _seen(gateway, key)]
+    entries = [_entry(gateway, live) for live in open_models(gateway, key)]
     return [entry for entry in entries if entry["state"] == "READY" or not only_ready]
 
 
@@ -123,10 +123,6 @@ def _entry(gateway: Gateway, live: LiveModel) -> dict[str, str]:
     ready = gateway.model_ready(live.name)
     reason = "" if ready else live.failure or gateway.workers()[live.name]
     return {"name": live.name, "version": live.version, "state": "READY" if ready else "UNAVAILABLE", "reason": reason}
-
-
-def _seen(gateway: Gateway, key: AccessKey | None) -> list[LiveModel]:
-    return [live for name, live in sorted(gateway.models.items()) if key is None or key.opens(name)]
 
 
 def add(app: FastAPI, gateway: Gateway) -> None:
