@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from slotwise.server.lifecycle import ServerRecord
 
 TIMEOUT_S = 130.0
+READ_S = 20.0  # for what only reads: whoever waits longer waits for a server that is stuck
 TRIES = 5  # with a token each
 
 
@@ -65,6 +66,7 @@ class Api:
         transport = transport or Transport(limits=httpx.Limits(max_connections=None, max_keepalive_connections=None))
         # The server is on this machine: no proxy of the environment may come between.
         self.http = httpx.Client(base_url=url, timeout=timeout_s, trust_env=False, transport=transport)
+        self._read_s = min(READ_S, timeout_s)
 
     def send(
         self,
@@ -82,11 +84,13 @@ class Api:
         answers.
         """
         query = {key: str(value) for key, value in (params or {}).items() if value is not None}
-        auth = auth_headers(self.record, self.kind)
+        auth, timeout = auth_headers(self.record, self.kind), self._read_s if method == "GET" else self.http.timeout
         for attempt in range(TRIES):
             try:
                 all_headers = {**(headers or {}), **auth}
-                request = self.http.build_request(method, path, params=query, content=content, headers=all_headers)
+                request = self.http.build_request(
+                    method, path, params=query, content=content, headers=all_headers, timeout=timeout
+                )
                 response = self.http.send(request, stream=stream)
                 if response.status_code >= 400:
                     response.read()

@@ -20,6 +20,7 @@ import pytest
 
 from slotwise.bench.http_connection import Target
 from slotwise.bench.load_plan import LoadPlan
+from slotwise.client.api import READ_S, TIMEOUT_S
 from slotwise.client.inference import InferenceClient
 from slotwise.client.live_model import live_model
 from slotwise.client.management import ManagementClient, RegisteredModel
@@ -60,8 +61,8 @@ def write_keys(folder: Path, key: str, minutes: float = 60) -> None:
     (folder / "key_file.json").write_text(json.dumps({**keys, "API": {"key": "api"}}))
 
 
-def management(to: ServerRecord, answer: Answer) -> ManagementClient:
-    return ManagementClient(to, transport=httpx.MockTransport(answer))
+def management(to: ServerRecord, answer: Answer, timeout_s: float = TIMEOUT_S) -> ManagementClient:
+    return ManagementClient(to, timeout_s=timeout_s, transport=httpx.MockTransport(answer))
 
 
 def described(**changes: Any) -> dict[str, Any]:
@@ -114,6 +115,22 @@ def test_describe_joins_what_the_worker_reported(torchserve: ServerRecord) -> No
     with management(torchserve, lambda request: httpx.Response(200, json=[described()])) as client:
         model = client.describe("m")
     assert (model.profile, model.engine, model.threads) == ("cpu", "onnxruntime", 2)
+
+
+def test_who_only_reads_does_not_wait_as_long_as_who_changes_something(torchserve: ServerRecord) -> None:
+    waits: dict[str, float] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits[request.method] = request.extensions["timeout"]["read"]
+        return httpx.Response(200, json={"models": []})
+
+    with management(torchserve, answer) as client:
+        client.list()
+        client.scale("m", 2)
+    assert waits == {"GET": READ_S, "PUT": TIMEOUT_S}
+    with management(torchserve, answer, timeout_s=1.0) as client:
+        client.list()
+    assert waits["GET"] == 1.0
 
 
 @pytest.mark.parametrize(("kind", "timeout"), [("torchserve", "90"), ("mms", "2")])
