@@ -114,6 +114,7 @@ def serve(
             models=loaded,
             shares=shares,
             cluster=ray_address,
+            expected=names,
         )
         starting.release()
         try:

@@ -45,6 +45,7 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
             models=loaded,
             shares=record.shares,
             cluster=record.cluster,
+            expected=names,
         )
         try:
             with let_through():

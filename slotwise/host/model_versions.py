@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.worker.reports.handler_metrics import prometheus_name
 
+EXPECTED_S = 120.0
 MOST_NAMES, LONGEST_NAME = 1000, 100  # of one model's metrics: a handler may make up a name for every request
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
@@ -39,13 +41,19 @@ class ModelVersions(Collector):
     patience_s: float = 30.0
     by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
     loading: bool = False
+    _expected: set[str] = field(default_factory=set)
+    _expected_until: float = 0.0  # on time.monotonic's clock
     _names: dict[str, set[str]] = field(default_factory=dict)  # of each model's metrics
+
+    def expect(self, names: Iterable[str]) -> None:
+        """These models are registered next, so requests for them may be sent again; for two minutes at most."""
+        self._expected, self._expected_until = set(names), time.monotonic() + EXPECTED_S
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404, or 503)."""
         versions = self.by_name.get(name)
         served = versions and (versions.get(version) if version else next(iter(versions.values())))
-        if not served and self.loading:
+        if not served and (self.loading or (name in self._expected and time.monotonic() < self._expected_until)):
             raise Refused(503, "models are being loaded", retry_after_s=1)
         if not served:
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
@@ -88,6 +96,7 @@ class ModelVersions(Collector):
     def add(self, served: ServedModel, *, default: bool) -> None:
         """Serve a version, from now on."""
         name, version = served.settings.name, served.settings.version
+        self._expected.discard(name)
         versions = self.by_name.get(name, {})
         self.by_name[name] = {version: served, **versions} if default else {**versions, version: served}
         self.changed += 1

@@ -80,6 +80,7 @@ async def serve(record: ServerRecord) -> None:
     ended = supervisor.end_at_signals()
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions()
+    loaded.expect(record.expected)
     host = OwnHost(loaded, record, models_memory_bytes=profile.models_memory_mb << 20)
     watching = [asyncio.create_task(each.watch()) for each in (host.idle, host.load)]
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)

@@ -101,6 +101,7 @@ def start(
     models: Mapping[str, Any] | None = None,
     shares: Mapping[str, int] | None = None,
     cluster: str = "",
+    expected: Sequence[str] = (),
     java_options: Sequence[str] | None = None,
     say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
@@ -111,6 +112,7 @@ def start(
     render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
     shares: the cores that a model's workers have; all of them for a model that is not named.
     cluster: the address of a Ray that it joins; "": it starts its own.
+    expected: the names of the models that the caller registers then; until they are there, requests for them are told to wait.
     java_options: of TorchServe's and MMS's Java, beside the profile's; None: those that use its cache (java_cache).
     Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
     to a signal holds signals meanwhile (slotwise.interrupts).
@@ -137,6 +139,7 @@ def start(
             run_id=run_id,
             shares=dict(shares or {}),
             cluster=cluster,
+            expected=list(expected),
             logged={name: os.environ[name] for name in VARIABLES if name in os.environ},
         )
         try:

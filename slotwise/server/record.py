@@ -14,6 +14,8 @@ from slotwise.profiles.profile import Profile
 from slotwise.server.process_record import ProcessRecord, content_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from slotwise.profiles.profile import Profile
 
 Kind = Literal["torchserve", "mms", "ray", "triton", "slotwise"]
@@ -25,7 +27,8 @@ class ServerRecord(ProcessRecord):
 
     overrides: the keys that `--set` and the environment set. shares: the cores of each model, where there are several.
     tmp_dir: the server's own TMPDIR and TEMP. cluster: the address of the Ray that it joined, "" for its own.
-    stopping: somebody stops it, so that it may be silent. logged: the variables that say how it writes its logs.
+    expected: the models that who starts it registers next. stopping: somebody stops it, so that it may be silent. logged: the
+    variables that say how it writes its logs.
     """
 
     kind: Kind
@@ -38,6 +41,7 @@ class ServerRecord(ProcessRecord):
     run_id: str
     shares: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
+    expected: Sequence[str] = ()
     stopping: bool = False
     logged: dict[str, str] = field(default_factory=dict)
 

@@ -51,6 +51,31 @@ def test_a_request_is_sent_twice_only_where_its_own_version_allows_that(settings
     assert (twice.asked, once.asked) == ([True, True], [False])
 
 
+def test_a_model_that_is_registered_next_is_waited_for_and_no_other(
+    settings: ModelSettings,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, loaded = 0.0, ModelVersions()
+    monkeypatch.setattr(model_versions.time, "monotonic", lambda: now)
+
+    def status(name: str) -> int:
+        with pytest.raises(Refused) as refused:
+            loaded.find(name)
+        return refused.value.status
+
+    served: Any = Served(settings)
+    name = settings.name
+    assert (status(name), status("another")) == (404, 404)
+    loaded.expect([name, "broken"])
+    assert (status(name), status("broken"), status("another")) == (503, 503, 404)
+    loaded.add(served, default=True)
+    assert loaded.find(name) is served
+    del loaded.by_name[name]  # it did not become ready
+    assert (status(name), status("broken")) == (404, 503)
+    now = model_versions.EXPECTED_S
+    assert status("broken") == 404
+
+
 @pytest.mark.parametrize("status", [400, 404, 429])
 def test_an_answer_of_ours_is_a_workers_whatever_its_headers_say(settings: ModelSettings, status: int) -> None:  # noqa: F811
     """Another tool's handler, behind a guard, has no headers of ours. What is not there is refused."""

@@ -44,6 +44,7 @@ async def serve(record: ServerRecord) -> None:
     ended = supervisor.end_at_signals()
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions(patience_s=PATIENCE_S)
+    loaded.expect(record.expected)
     ray = await asyncio.to_thread(RayHost, record, profile, tokens.now)
     supervisor.end_at_signals(ended)  # Ray has put its own handlers there
     host = RayModelHost(ray, loaded, record)

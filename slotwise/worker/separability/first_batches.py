@@ -142,5 +142,9 @@ def _shapes(row: Row) -> list[object]:
 def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
     """Whether two results say the same but for rounding, also where they are written as JSON."""
     if isinstance(one, str | bytes) and isinstance(other, str | bytes):
-        return agree(*(parsed(text.encode() if isinstance(text, str) else text) for text in (one, other)), tolerance)
+        return agree(_read(one), _read(other), tolerance)
     return difference(one, other).relative <= tolerance
+
+
+def _read(text: str | bytes) -> object:
+    return parsed(text.encode() if isinstance(text, str) else text)
