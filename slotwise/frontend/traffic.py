@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 UNKNOWN_BATCH = 16  # of a model that the server's list does not hold
+FEW = 8  # wait here, where the server has senders take turns: a sender with less takes the place of one with most
 
 
 @dataclass
@@ -50,8 +51,9 @@ class Outcomes:
 class ModelTraffic:
     """The traffic of one model. `in_flight` and `queued` are what the gateway's options say of them.
 
-    repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns; no
-    more than `in_flight` are there where that is said. wait_s: as in ConcurrencyLimit.
+    repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns: then
+    they wait there, where it is known who can still be answered in time, but FEW, which may give way to other senders here; no
+    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. records: of one request, at the server.
     """
 
     def __init__(
@@ -62,8 +64,8 @@ class ModelTraffic:
         takes_turns: bool = False,
         wait_s: Callable[[int], float] = lambda count: 0.0,
     ) -> None:
-        self._in_flight, self._queued = in_flight, queued
-        self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH), lends=takes_turns and not in_flight, wait_s=wait_s)
+        self._in_flight, self._queued, self._lends = in_flight, queued, takes_turns and not in_flight
+        self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH), lends=self._lends, wait_s=wait_s)
         self.repeatable = repeatable
         self.outcomes = Outcomes()
         self.answered = False  # a request, since the backend was looked at
@@ -74,8 +76,11 @@ class ModelTraffic:
         self.limit.resize(*self._sizes(max(len(model.workers), 1) * model.batch_size))
 
     def _sizes(self, batch: int) -> tuple[int, int]:
-        """Enough at the server for the next batch to be ready when one is done; one more waits here."""
-        return self._in_flight or max(2 * batch, 8), self._queued if self._queued >= 0 else max(batch, 4)
+        """Enough at the server for the next batch to be ready when one is done; one more waits here, or there."""
+        self.records = self._in_flight or max(2 * batch, 8)
+        queued = self._queued if self._queued >= 0 else max(batch, 4)
+        here = min(queued, FEW) if self._lends else queued
+        return self.records + queued - here, here
 
     def shown(self) -> dict[str, int]:
         """What the page shows of it."""

@@ -63,12 +63,13 @@ async def _answered_once(
     records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
     sent: dict[int, asyncio.Task[RecordAnswer]] = {}
     limit, refusals = whole.traffic.limit, known.refusals
-    turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
+    turn, room = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority), asyncio.Semaphore(whole.traffic.records)
     if not whole.one_archive:
         whole.bill.pay(max(1, len(records)))
     try:
         try:
             for i, record in records.items():
+                await room.acquire()
                 if gone.is_set():
                     raise ClientGone
                 if refusals:
@@ -77,7 +78,7 @@ async def _answered_once(
                 sent[i] = asyncio.create_task(
                     _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, known)
                 )
-                sent[i].add_done_callback(lambda _: limit.leave(turn))
+                sent[i].add_done_callback(lambda _: (limit.leave(turn), room.release()))
         except (Refused, ClientGone):  # not kept here: this frame holds the records, and it would hold this frame
             await _all_of(sent)
             raise
