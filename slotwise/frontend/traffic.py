@@ -53,7 +53,8 @@ class ModelTraffic:
 
     repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns: then
     they wait there, where it is known who can still be answered in time, but FEW, which may give way to other senders here; no
-    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. records: of one request, at the server.
+    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. records: so many of one request are
+    there at most; 0: as many as have a place.
     """
 
     def __init__(
@@ -77,10 +78,9 @@ class ModelTraffic:
 
     def _sizes(self, batch: int) -> tuple[int, int]:
         """Enough at the server for the next batch to be ready when one is done; one more waits here, or there."""
-        self.records = self._in_flight or max(2 * batch, 8)
-        queued = self._queued if self._queued >= 0 else max(batch, 4)
-        here = min(queued, FEW) if self._lends else queued
-        return self.records + queued - here, here
+        there, here = self._in_flight or max(2 * batch, 8), self._queued if self._queued >= 0 else max(batch, 4)
+        self.records = there if self._lends else 0
+        return (there + max(0, here - FEW), min(here, FEW)) if self._lends else (there, here)
 
     def shown(self) -> dict[str, int]:
         """What the page shows of it."""

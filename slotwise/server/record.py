@@ -5,18 +5,13 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
 from slotwise.server.process_record import ProcessRecord, content_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from slotwise.profiles.profile import Profile
 
 Kind = Literal["torchserve", "mms", "ray", "triton", "slotwise"]
 
@@ -41,7 +36,7 @@ class ServerRecord(ProcessRecord):
     run_id: str
     shares: dict[str, int] = field(default_factory=dict)
     cluster: str = ""
-    expected: Sequence[str] = ()
+    expected: list[str] = field(default_factory=list)
     stopping: bool = False
     logged: dict[str, str] = field(default_factory=dict)
 

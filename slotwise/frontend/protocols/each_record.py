@@ -63,7 +63,8 @@ async def _answered_once(
     records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
     sent: dict[int, asyncio.Task[RecordAnswer]] = {}
     limit, refusals = whole.traffic.limit, known.refusals
-    turn, room = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority), asyncio.Semaphore(whole.traffic.records)
+    turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
+    room = asyncio.Semaphore(whole.traffic.records or max(1, len(records)))
     if not whole.one_archive:
         whole.bill.pay(max(1, len(records)))
     try:
