@@ -13,6 +13,7 @@ import httpx
 import pytest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.remote.remote_backend import RemoteBackend
 from slotwise.client.live_model import LiveModel
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
@@ -58,6 +59,23 @@ async def test_two_requests_of_many_records_at_once_are_answered_in_full(make_fr
         assert one.result().status_code == 200
         assert [said["label"] for said in one.result().json()["predictions"]] == ["7"] * 64
     assert sorted(int(seen.body) for seen in front.server.seen) == list(range(256))
+    assert settled(front)
+
+
+async def test_where_the_server_has_senders_take_turns_all_wait_there_and_of_many_records_two_batches(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RemoteBackend, "takes_turns", True)
+    gate = asyncio.Event()
+    front = await make_front(StandIn(gate=gate), queued=100)
+    singles = [asyncio.create_task(front.predict(b"%d" % i)) for i in range(50)]
+    await until(front, 50, 0)
+    many = asyncio.create_task(front.client.post(PATH, json=of(60, 100)))
+    await until(front, 58, 0)
+    gate.set()
+    assert [(await one).status_code for one in singles] == [200] * 50
+    assert len((await many).json()["predictions"]) == 60
+    assert sorted(int(seen.body) for seen in front.server.seen) == [*range(50), *range(100, 160)]
     assert settled(front)
 
 
