@@ -27,7 +27,7 @@ from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.fair_order import divide, helpings, in_turn
-from slotwise.worker.familiar.handed_on import warn_of_what_is_kept
+from slotwise.worker.familiar.handed_on import look_at_what_is_kept
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import EngineDead, Isolation
@@ -74,7 +74,7 @@ class Pipeline:
         handler.engine = handler.load(model_dir, settings)
         if handler.streams:
             return cls._of_streams(handler)
-        warn_of_what_is_kept(handler, BatchHandler)
+        look_at_what_is_kept(handler, BatchHandler)
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict = verdict

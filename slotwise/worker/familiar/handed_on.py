@@ -66,8 +66,8 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     return set(filter(values.is_name, found))
 
 
-def warn_of_what_is_kept(handler: Any, ours: type) -> None:
-    """Say in the log what an author's hooks leave on their handler for later ones. ours: the handler's class that is ours.
+def look_at_what_is_kept(handler: Any, ours: type) -> None:
+    """Look at what an author's hooks leave behind for later ones; the log says what. ours: the handler's class that is ours.
 
     Where `collate` or `predict` sets a seed, rows run one by one: a row in a batch gets other numbers of it than alone.
     """
