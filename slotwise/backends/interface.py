@@ -66,6 +66,9 @@ class Backend(Protocol):
     def wait_s(self, model: str, count: int) -> float:
         """Seconds until so many requests to a model have been answered, by what batches have cost; 0: nobody knows."""
 
+    def waiting(self, model: str) -> int:
+        """How many requests to a model wait in it; 0 where nobody knows."""
+
     async def look(self, max_age_s: float) -> None:
         """Look at what is there, where the last look is older than that."""
 

@@ -245,9 +245,10 @@ class Gateway:
             self.options.hedge and repeatable,
             self.backend.takes_turns,
             partial(self.backend.wait_s, name),
+            partial(self.backend.waiting, name),
         )
         self._traffic[name] = traffic
-        self.metrics.watch(name, traffic.limit)
+        self.metrics.watch(name, traffic)
 
     async def close(self) -> None:
         """Close every connection."""

@@ -12,7 +12,7 @@ from slotwise.backends.metric_labels import keep_labels
 
 if TYPE_CHECKING:
     from slotwise.backends.request_way import RequestWay
-    from slotwise.frontend.admission.fair_shares import ConcurrencyLimit
+    from slotwise.frontend.traffic import ModelTraffic
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -50,7 +50,7 @@ class GatewayMetrics:
         r.register(beside)
         model = ["model"]
         self.in_flight = Gauge("slotwise_in_flight_requests", "Requests at the model server.", model, registry=r)
-        self.queued = Gauge("slotwise_queued_requests", "Requests waiting in the gateway for a place.", model, registry=r)
+        self.queued = Gauge("slotwise_queued_requests", "Requests that wait, for a place or a worker.", model, registry=r)
         self.latency = Histogram("slotwise_request_seconds", "From body read to answer.", model, buckets=SECONDS, registry=r)
         self.batch_size = Histogram(
             "slotwise_batch_size", "Requests in the batch of an answer.", model, buckets=ROWS, registry=r
@@ -78,10 +78,10 @@ class GatewayMetrics:
         self.answered = 0
         self._by_label: dict[tuple[str, int], _AnswerCounts] = {}
 
-    def watch(self, model: str, limit: ConcurrencyLimit) -> None:
-        """Let Prometheus read the two gauges of a model from its limit, and what alerts ask about."""
-        self.in_flight.labels(model).set_function(lambda: limit.running)
-        self.queued.labels(model).set_function(lambda: limit.queued)
+    def watch(self, model: str, traffic: ModelTraffic) -> None:
+        """Let Prometheus read the two gauges of a model from its traffic, and what alerts ask about."""
+        self.in_flight.labels(model).set_function(lambda: traffic.in_flight)
+        self.queued.labels(model).set_function(lambda: traffic.queued)
         for counter in (self.killers, self.sheds):  # from 0 on: an increase from nothing is none
             counter.labels(model)
 

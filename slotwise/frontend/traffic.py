@@ -53,8 +53,8 @@ class ModelTraffic:
 
     repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns: then
     they wait there, where it is known who can still be answered in time, but FEW, which may give way to other senders here; no
-    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. records: so many of one request are
-    there at most; 0: as many as have a place.
+    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. waiting: how many wait there.
+    records: so many of one request are there at most; 0: as many as have a place.
     """
 
     def __init__(
@@ -64,7 +64,9 @@ class ModelTraffic:
         repeatable: bool,
         takes_turns: bool = False,
         wait_s: Callable[[int], float] = lambda count: 0.0,
+        waiting: Callable[[], int] = lambda: 0,
     ) -> None:
+        self._waiting = waiting
         self._in_flight, self._queued, self._lends = in_flight, queued, takes_turns and not in_flight
         self.limit = ConcurrencyLimit(*self._sizes(UNKNOWN_BATCH), lends=self._lends, wait_s=wait_s)
         self.repeatable = repeatable
@@ -82,13 +84,27 @@ class ModelTraffic:
         self.records = there if self._lends else 0
         return (there + max(0, here - FEW), min(here, FEW)) if self._lends else (there, here)
 
+    @property
+    def in_flight(self) -> int:
+        """How many are at the server, and do not wait there."""
+        return self.limit.running - self._waiting_there
+
+    @property
+    def queued(self) -> int:
+        """How many wait, here or there."""
+        return self.limit.queued + self._waiting_there
+
+    @property
+    def _waiting_there(self) -> int:
+        return min(self.limit.running, self._waiting())  # others may have come another way
+
     def shown(self) -> dict[str, int]:
         """What the page shows of it."""
-        limit = self.limit
+        limit, there = self.limit, self.records or self.limit.in_flight_max
         return {
-            "in_flight": limit.running,
-            "queued": limit.queued,
+            "in_flight": self.in_flight,
+            "queued": self.queued,
             "chosen": self.chosen,
-            "in_flight_max": limit.in_flight_max,
-            "queue_max": limit.queue_max,
+            "in_flight_max": there,
+            "queue_max": limit.in_flight_max - there + limit.queue_max,
         }

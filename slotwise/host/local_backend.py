@@ -75,6 +75,10 @@ class LocalBackend:
         served = next(iter(self.loaded.by_name.get(model, {}).values()), None)
         return served.queue.wait_s(count) if served else 0.0
 
+    def waiting(self, model: str) -> int:
+        """In the queues of all its versions, also those that came through another front."""
+        return sum(len(one.queue.waiting) for one in self.loaded.by_name.get(model, {}).values())
+
     async def look(self, max_age_s: float) -> None:
         """Look at the models and their workers, where the last look is older than that or models came or went."""
         if time.monotonic() - self._looked_at < max_age_s and self._seen == self.loaded.changed and not self.look_soon:

@@ -51,8 +51,7 @@ class RemoteBackend:
         self.models: Mapping[str, LiveModel] = {}
         self.others: Mapping[tuple[str, str], LiveModel] = {}
         self.reachable = self.look_soon = False
-        self.max_body_bytes = MAX_BODY_BYTES
-        self.looks = 0
+        self.max_body_bytes, self.looks = MAX_BODY_BYTES, 0
         self.upstream: Upstream | None = None
         self.registry = CollectorRegistry()
         self.copy_metrics = CopyMetrics(self.registry)
@@ -60,8 +59,7 @@ class RemoteBackend:
         self._cards: dict[tuple[str, str], tuple[str, ModelCard]] = {}  # and the archives' names, by model and version
         self._former: set[str] = set()  # those that the server before this one had, and this one has not had yet
         self._switched_at = self._looked_at = float("-inf")
-        self._retired: set[Upstream] = set()
-        self._closing: set[asyncio.Task[None]] = set()
+        self._retired, self._closing = set[Upstream](), set[asyncio.Task[None]]()
         self._lock = asyncio.Lock()
 
     # For the hot path.
@@ -105,8 +103,7 @@ class RemoteBackend:
             raise Refused(400, str(error)) from None
         except SlotwiseError as error:
             log.warning("%s %s", request.identity, error)
-            # An answer, not Refused: the race tries once more after a pause.
-            return BackendAnswer(503, [], b"the model server's token could not be renewed")
+            return BackendAnswer(503, [], b"the model server's token could not be renewed")  # the race tries again
         if target != request.target and own_errors.no_such_version(answer):
             raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
         if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
@@ -146,6 +143,10 @@ class RemoteBackend:
     def wait_s(self, model: str, count: int) -> float:
         """The server does not say."""
         return 0.0
+
+    def waiting(self, model: str) -> int:
+        """Nor does it say this."""
+        return 0
 
     async def look(self, max_age_s: float) -> None:
         """Look at the server's record; ask the server for its models where the list is older than `max_age_s`."""
