@@ -37,7 +37,7 @@ MODEL, SECOND = "efficientnet", "digits"
 TARGET_MS = 200.0
 STATICS = (Static(2, 4, 1), Static(2, 8, 1), Static(2, 16, 2))  # one worker cannot have two cores
 FIRST = Static(2, 8, 1)  # what is asked how many it answers a second
-CAPACITY_S, CLIENTS = 10.0, 64
+CAPACITY_S, READINGS, CLIENTS = 5.0, 3, 64
 WAKES, SLEEPS_AGAIN, SECOND_RATE = 0.7, 0.8, 5.0  # shares of the day; requests a second
 IDLE = 0.02  # of the day: so long nobody asks until a model sleeps
 UNDER_WAY = 4000  # requests of one model at most: more than a server lets wait
@@ -152,10 +152,10 @@ async def _sent(callers: Sequence[Callers], arrivals: Sequence[Sequence[Arrival]
 
 
 def known(work: Path, infos: Sequence[ArchiveInfo], seconds: float) -> Day:
-    """The day for what this machine can answer."""
+    """The day for what this machine can answer: the best of some readings, for whatever else runs makes it less."""
+    plan, bodies = LoadPlan(CLIENTS, min(CAPACITY_S, seconds), warm_up_s=2.0), examples(str(infos[0].path))
     with server(work, "slotwise") as record, served(record, infos[0], FIRST) as target:
-        plan = LoadPlan(CLIENTS, min(CAPACITY_S, seconds), warm_up_s=2.0)
-        return Day(infos, seconds, load.measure(target, examples(str(infos[0].path)), plan).req_s)
+        return Day(infos, seconds, max(load.measure(target, bodies, plan).req_s for _ in range(READINGS)))
 
 
 def verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
