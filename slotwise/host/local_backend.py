@@ -77,7 +77,8 @@ class LocalBackend:
 
     def waiting(self, model: str) -> int:
         """In the queues of all its versions, also those that came through another front."""
-        return sum(len(one.queue.waiting) for one in self.loaded.by_name.get(model, {}).values())
+        versions = self.loaded.by_name.get(model, {}).values()
+        return sum(one.open for served in versions for one in served.queue.waiting)
 
     async def look(self, max_age_s: float) -> None:
         """Look at the models and their workers, where the last look is older than that or models came or went."""
