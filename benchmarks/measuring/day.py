@@ -40,7 +40,7 @@ FIRST = Static(2, 8, 1)  # what is asked how many it answers a second
 CAPACITY_S, READINGS, CLIENTS = 5.0, 3, 64
 WAKES, SLEEPS_AGAIN, SECOND_RATE = 0.7, 0.8, 5.0  # shares of the day; requests a second
 IDLE = 0.02  # of the day: so long nobody asks until a model sleeps
-UNDER_WAY = 4000  # requests of one model at most: more than a server lets wait
+UNDER_WAY = 1000  # requests of one model at most, for one address has 1,024 connections; more wait here, and it counts
 REFUSED = (429, 503, 504)
 TIMES, MOST_CHANGES, APART = 1.3, 12, 0.1  # what is to hold
 
