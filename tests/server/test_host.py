@@ -97,7 +97,7 @@ class Clients:
     """Clients that ask all the time; `lost` has what was not their own answer."""
 
     url: str
-    answered: int = 0
+    answered: list[int] = field(default_factory=lambda: [0] * 4)  # by client
     lost: list[str] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
@@ -124,14 +124,18 @@ class Clients:
                         self.lost.append(f"{n}: {answer.status_code} {answer.text}")
                 except httpx.HTTPError as error:
                     self.lost.append(f"{n}: {error!r}")
-                self.answered += 1
+                self.answered[i] += 1
 
-    def go_on(self, count: int = 200) -> None:
-        """Wait for so many further answers."""
-        until, last = self.answered + count, time.monotonic() + PATIENCE_S
-        while self.answered < until and time.monotonic() < last:
+    def go_on(self, count: int = 50) -> None:
+        """Wait for so many further answers to each client: also to the one whose worker has ended, who goes alone then."""
+        until, last = [before + count for before in self.answered], time.monotonic() + PATIENCE_S
+
+        def still() -> bool:
+            return any(now < then for now, then in zip(self.answered, until, strict=True))
+
+        while still() and time.monotonic() < last:
             time.sleep(0.05)
-        assert self.answered >= until
+        assert not still()
 
 
 def workers(project: Project) -> list[int]:
