@@ -97,6 +97,22 @@ async def test_the_first_request_of_a_sender_waits_also_where_the_queue_is_full(
     assert (limit.running, limit.queued, limit._running_of, limit._waiting) == (0, 0, {}, {})
 
 
+async def test_the_next_request_of_a_sender_whose_only_place_is_free_again_goes_on_whoever_else_waits() -> None:
+    limit = ConcurrencyLimit(2, 4, lends=True)
+    places = [await enter(limit, 5, stays, "many", priority=3) for _ in range(2)]
+    first = await enter(limit, 5, stays, "two")
+    waiting = [asyncio.create_task(enter(limit, 5, stays, sender, priority)) for sender, priority in (("many", 3), ("two", 0))]
+    await settle()
+    assert (limit.running, limit.queued) == (3, 2)
+    limit.leave(first)  # a request of "two" that came now would go on: so does the one that waits
+    await settle()
+    assert [each.done() for each in waiting] == [False, True]
+    for turn in (*places, waiting[1].result()):
+        limit.leave(turn)
+    limit.leave(await waiting[0])
+    assert (limit.running, limit.queued, limit._running_of, limit._waiting) == (0, 0, {}, {})
+
+
 async def test_who_would_wait_too_long_is_refused_at_once() -> None:
     limit = ConcurrencyLimit(1, 9)
     turn = await enter(limit, 1, stays)
