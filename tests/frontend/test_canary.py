@@ -109,6 +109,12 @@ async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smalle
     assert len(shares[10]) < 25 < len(shares[50]) < 75
 
 
+async def test_a_gateway_that_counts_anew_in_the_same_process_is_told_apart() -> None:
+    """As one that takes another's place in a host of ours: else its first windows would pass for some that were seen."""
+    one, other = (Canary(wanted(50)).shown() for _ in range(2))
+    assert (one["owner"], one["counted_by"]) != (other["owner"], other["counted_by"])
+
+
 @pytest.mark.parametrize("percent", [0.004, 1, 10, 50, 95, 99.99])
 async def test_both_groups_of_a_comparison_are_equally_large(make_front: MakeFront, percent: float) -> None:
     front = await make_front()
