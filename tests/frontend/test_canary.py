@@ -8,15 +8,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from slotwise.backends.catalog import ModelCard
 from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.forward import Forward
+from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.rollout import canary
 from slotwise.frontend.rollout.canary import Canary
@@ -29,6 +33,9 @@ from .conftest import Front, MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
+
+
+OTHERS = AccessKey("others", "", models=("captions",))
 
 
 def wanted(percent: float, model: str = "digits", **given: Any) -> RolloutRecord:
@@ -70,6 +77,21 @@ async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing:
     one = BackendRequest("digits", 0.0, "id", "/predictions/digits")
     await old.answer(one, send)
     assert left == ["digits--new"]
+
+
+@pytest.mark.parametrize(("key", "shown"), [(None, ["digits"]), (AccessKey("all", ""), ["digits"]), (OTHERS, [])])
+async def test_a_rollout_is_shown_also_while_its_model_is_not_there(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, key: AccessKey | None, shown: list[str]
+) -> None:
+    """Else `slotwise rollout`, which follows it there, could not finish what it has begun."""
+    front = await make_front(StandIn(models={"digits--new": 0}))
+    front.gateway.rollout_records = lambda: (wanted(100, phase="replacing"),)
+    if key is not None:
+        monkeypatch.setattr(front.gateway, "keys", SimpleNamespace(find=lambda headers: key))
+    transport = httpx.ASGITransport(build_app(front.gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        state = (await client.get("/status")).json()
+    assert [one["model"] for one in state["rollouts"]] == shown
 
 
 @pytest.mark.parametrize("late", [False, True])
