@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,19 +42,19 @@ class ModelVersions(Collector):
     patience_s: float = 30.0
     by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
     loading: bool = False
-    _expected: set[str] = field(default_factory=set)
+    _expected: Counter[str] = field(default_factory=Counter)  # versions of each
     _expected_until: float = 0.0  # on time.monotonic's clock
     _names: dict[str, set[str]] = field(default_factory=dict)  # of each model's metrics
 
     def expect(self, names: Iterable[str]) -> None:
-        """These models are registered next, so requests for them may be sent again; for two minutes at most."""
-        self._expected, self._expected_until = set(names), time.monotonic() + EXPECTED_S
+        """These models are registered next, each as often as it is named: requests may be sent again, two minutes at most."""
+        self._expected, self._expected_until = Counter(names), time.monotonic() + EXPECTED_S
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404, or 503)."""
         versions = self.by_name.get(name)
         served = versions and (versions.get(version) if version else next(iter(versions.values())))
-        if not served and (self.loading or (name in self._expected and time.monotonic() < self._expected_until)):
+        if not served and (self.loading or (self._expected[name] and time.monotonic() < self._expected_until)):
             raise Refused(503, "models are being loaded", retry_after_s=1)
         if not served:
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
@@ -96,7 +97,7 @@ class ModelVersions(Collector):
     def add(self, served: ServedModel, *, default: bool) -> None:
         """Serve a version, from now on."""
         name, version = served.settings.name, served.settings.version
-        self._expected.discard(name)
+        self._expected -= Counter([name])
         versions = self.by_name.get(name, {})
         self.by_name[name] = {version: served, **versions} if default else {**versions, version: served}
         self.changed += 1
