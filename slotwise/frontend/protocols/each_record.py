@@ -79,7 +79,8 @@ async def _answered_once(
                 sent[i] = asyncio.create_task(
                     _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, known)
                 )
-                sent[i].add_done_callback(lambda _: (limit.leave(turn), room.release()))
+                sent[i].add_done_callback(lambda _: limit.leave(turn))
+                sent[i].add_done_callback(lambda _: room.release())
         except (Refused, ClientGone):  # not kept here: this frame holds the records, and it would hold this frame
             await _all_of(sent)
             raise
