@@ -47,7 +47,7 @@ class LiveModel:
     known of whether batch-mates change an answer.
     failure: why it cannot become ready, where the server says so (Ray, Triton).
     batch_cost: what its batches cost, where the server learns that. stateful: its requests belong to sequences.
-    response_timeout: in seconds; None where the server does not say it (MMS).
+    response_timeout: in seconds; None where the server does not say it (MMS). queue_size: so many may wait there; 0: unknown.
     """
 
     name: str
@@ -69,6 +69,7 @@ class LiveModel:
     batch_cost: Mapping[str, Any] | None = None
     stateful: bool = False
     response_timeout: int | None = None
+    queue_size: int = 0
 
     @property
     def asleep(self) -> bool:
@@ -109,6 +110,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         batch_cost=answer.get("batchCost"),
         stateful=bool(answer.get("stateful")),
         response_timeout=answer.get("responseTimeout") if record.kind != "mms" else None,
+        queue_size=sum(int(count) for count in (answer.get("jobQueueStatus") or {}).values()),
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},
     )
 

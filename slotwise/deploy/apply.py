@@ -151,7 +151,7 @@ def start_ready(
         overrides=desired.overrides,
         models=models,
         cluster=state.record.cluster,
-        expected=names,
+        expected=[model.live.name for model, _ in registrations],
         shares=share_cores(names, available_cores(), state.record.shares) if len(names) > 1 else {},
     )
     try:

@@ -143,7 +143,7 @@ def _carried_out(client: ManagementClient, share: CanaryShare, plan: RolloutPlan
 def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say: Say) -> str:
     """Go from step to step. Raises RolloutRejected."""
     model, new = share.record.model, share.record.new
-    judge, seen, unsuited = Judge(), dict[tuple[int, int], int](), False
+    judge, seen, unsuited = Judge(), dict[tuple[str, int], int](), False
     for step in plan.steps:
         _same_workers(client, share.record)
         share.write(percent=plan.percent(step))
@@ -174,7 +174,7 @@ def _steps(client: ManagementClient, share: CanaryShare, plan: RolloutPlan, say:
     return agreement(counted) if plan.shadow else f"{model} is the new archive now; at no step was it worse"
 
 
-def _weigh(judge: Judge, counted: Mapping[str, Any], seen: dict[tuple[int, int], int]) -> None:
+def _weigh(judge: Judge, counted: Mapping[str, Any], seen: dict[tuple[str, int], int]) -> None:
     """Have the judge see the windows that it has not seen. seen: the last number of each gateway, which may die meanwhile."""
     counted_by = (counted["counted_by"], counted["owner"])
     for window in counted["windows"]:

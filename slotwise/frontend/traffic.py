@@ -76,13 +76,21 @@ class ModelTraffic:
 
     def fit(self, model: LiveModel) -> None:
         """Resize the limit to the model's batches and workers."""
-        self.limit.resize(*self._sizes(max(len(model.workers), 1) * model.batch_size))
+        self.limit.resize(*self._sizes(max(len(model.workers), 1) * model.batch_size, model.queue_size))
 
-    def _sizes(self, batch: int) -> tuple[int, int]:
-        """Enough at the server for the next batch to be ready when one is done; one more waits here, or there."""
+    def _sizes(self, batch: int, room: int = 0) -> tuple[int, int]:
+        """Enough at the server for the next batch to be ready when one is done; one more waits here, or there.
+
+        room: so many may wait there; 0: nobody knows.
+        """
         there, here = self._in_flight or max(2 * batch, 8), self._queued if self._queued >= 0 else max(batch, 4)
-        self.records = there if self._lends else 0
-        return (there + max(0, here - FEW), min(here, FEW)) if self._lends else (there, here)
+        if not self._lends:
+            self.records = 0
+            return there, here
+        room = room or there + here
+        self.records = min(there, room)  # of an idle model they come in one turn of the loop, before any of them goes
+        places = min(there + max(0, here - FEW), max(there, room))
+        return places, there + here - places
 
     @property
     def in_flight(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,19 +42,26 @@ class ModelVersions(Collector):
     patience_s: float = 30.0
     by_load: dict[ServedModel, WorkersByLoad] = field(default_factory=dict)
     loading: bool = False
-    _expected: set[str] = field(default_factory=set)
+    _expected: Counter[str] = field(default_factory=Counter)  # versions of each
     _expected_until: float = 0.0  # on time.monotonic's clock
+    _told: bool = False  # what comes, so nothing else does
     _names: dict[str, set[str]] = field(default_factory=dict)  # of each model's metrics
 
     def expect(self, names: Iterable[str]) -> None:
-        """These models are registered next, so requests for them may be sent again; for two minutes at most."""
-        self._expected, self._expected_until = set(names), time.monotonic() + EXPECTED_S
+        """These models are registered next, each as often as it is named: requests may be sent again, two minutes at most."""
+        self._expected |= Counter(names)
+        self._expected_until = time.monotonic() + EXPECTED_S
+        self._told |= bool(self._expected)
+
+    def _comes(self, name: str) -> bool:
+        """Whether a version of a model is registered next."""
+        return bool(self._expected[name]) and time.monotonic() < self._expected_until
 
     def find(self, name: str, version: str = "") -> ServedModel:
         """What answers requests to a model; without a version, the default one's. Raises Refused (404, or 503)."""
         versions = self.by_name.get(name)
         served = versions and (versions.get(version) if version else next(iter(versions.values())))
-        if not served and (self.loading or (name in self._expected and time.monotonic() < self._expected_until)):
+        if not served and (self.loading or self._comes(name)):
             raise Refused(503, "models are being loaded", retry_after_s=1)
         if not served:
             raise Refused(404, "there is no such model" if not versions else "the model has no such version")
@@ -69,9 +77,11 @@ class ModelVersions(Collector):
                 one.queue.not_run(request)
 
     def waits_for(self, name: str) -> bool:
-        """Whether a model is not there yet, or none of its workers is ready although they may become so."""
+        """Whether a model may be there soon, or none of its workers is ready although they may become so."""
         served = next(iter(self.by_name.get(name, {}).values()), None)
-        return served is None or not (served.queue.workers or served.failure or served.asleep)
+        if served is None:
+            return not self._told or self._comes(name)
+        return bool(served.wanted) and not (served.queue.workers or served.failure or served.asleep)
 
     def response_timeout_s(self, request: BackendRequest) -> float:
         """How long a worker may take for a request; 0 where there is no such model."""
@@ -96,7 +106,7 @@ class ModelVersions(Collector):
     def add(self, served: ServedModel, *, default: bool) -> None:
         """Serve a version, from now on."""
         name, version = served.settings.name, served.settings.version
-        self._expected.discard(name)
+        self._expected -= Counter([name])
         versions = self.by_name.get(name, {})
         self.by_name[name] = {version: served, **versions} if default else {**versions, version: served}
         self.changed += 1

@@ -128,11 +128,12 @@ class OpenedFronts:
         await serving
 
     async def _loaded(self, models: Sequence[str]) -> None:
-        """Wait until these models answer, but not for one whose workers do not start."""
+        """Wait until these models answer, but for none whose workers do not start, or that nobody is to register."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOADING_S):
                 while any(self.versions.waits_for(model) for model in models):
                     await asyncio.sleep(LOOK_S)
+        self.versions.expect(set(models) - self.versions.by_name.keys())  # somebody may, all the same
 
     async def _tell_models(self, link: socket.socket) -> None:
         told: list[str] | None = None

@@ -112,7 +112,8 @@ def start(
     render_properties takes; None: of every known model. With model_api = false the server loads just these at its start.
     shares: the cores that a model's workers have; all of them for a model that is not named.
     cluster: the address of a Ray that it joins; "": it starts its own.
-    expected: the names of the models that the caller registers then; until they are there, requests for them are told to wait.
+    expected: the names of the models that the caller registers then, one for each version; until all of a name are there,
+    requests for those that are not are told to wait.
     java_options: of TorchServe's and MMS's Java, beside the profile's; None: those that use its cache (java_cache).
     Raises SlotwiseError, with nothing left running, where the server does not start. A caller that must not lose the record
     to a signal holds signals meanwhile (slotwise.interrupts).

@@ -76,6 +76,32 @@ def test_a_model_that_is_registered_next_is_waited_for_and_no_other(
     assert status("broken") == 404
 
 
+def test_a_version_that_is_registered_next_is_waited_for_too(settings: ModelSettings) -> None:  # noqa: F811
+    loaded, first, second = ModelVersions(), Served(settings), Served(replace(settings, version="2.0"))
+    loaded.expect([settings.name, settings.name])
+    loaded.add(first, default=True)  # type: ignore[arg-type]
+    with pytest.raises(Refused) as refused:
+        loaded.find(settings.name, "2.0")
+    assert (refused.value.status, refused.value.retry_after_s) == (503, 1)
+    loaded.add(second, default=False)  # type: ignore[arg-type]
+    assert loaded.find(settings.name, "2.0") is second
+    with pytest.raises(Refused) as refused:
+        loaded.find(settings.name, "3.0")
+    assert refused.value.status == 404
+
+
+def test_a_gateway_that_follows_to_a_host_waits_for_what_comes_and_for_nothing_else(settings: ModelSettings) -> None:  # noqa: F811
+    loaded, served = ModelVersions(), SimpleNamespace(settings=settings, wanted=1, failure="", asleep=False)
+    served.queue = SimpleNamespace(workers=[])
+    assert loaded.waits_for(settings.name)  # nobody has said what comes
+    loaded.expect([settings.name])
+    assert (loaded.waits_for(settings.name), loaded.waits_for("gone")) == (True, False)
+    loaded.add(served, default=True)  # type: ignore[arg-type]
+    assert loaded.waits_for(settings.name)
+    served.wanted = 0  # as somebody has scaled it
+    assert not loaded.waits_for(settings.name)
+
+
 @pytest.mark.parametrize("status", [400, 404, 429])
 def test_an_answer_of_ours_is_a_workers_whatever_its_headers_say(settings: ModelSettings, status: int) -> None:  # noqa: F811
     """Another tool's handler, behind a guard, has no headers of ours. What is not there is refused."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from slotwise.backends.exchange import Refused
 from slotwise.host import opened_fronts
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
@@ -41,6 +42,23 @@ def test_a_host_waits_neither_for_models_nor_for_a_word(
             assert link.recv(1) == b""  # so the gateway knows, and asks the next host
 
     asyncio.run(run())
+
+
+def test_what_nobody_registers_again_keeps_no_client_waiting() -> None:
+    """Its own are told to try again, for a while: somebody may register it by hand."""
+    versions, nobody = ModelVersions(), SimpleNamespace()
+    versions.by_name["digits"] = {"1.0": SimpleNamespace(wanted=0)}  # type: ignore[dict-item]
+    versions.expect(["digits"])
+
+    async def run() -> None:
+        fronts = OpenedFronts("default", versions, lambda: nobody)  # type: ignore[arg-type,return-value]
+        await asyncio.wait_for(fronts._loaded(["digits", "gone"]), 1)
+
+    asyncio.run(run())
+    for name, status in (("gone", 503), ("never", 404)):
+        with pytest.raises(Refused) as refused:
+            versions.find(name)
+        assert refused.value.status == status
 
 
 @pytest.mark.parametrize("said", [b"replaced", None])

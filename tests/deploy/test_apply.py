@@ -221,11 +221,18 @@ def test_models_keep_the_names_that_they_were_registered_under(monkeypatch: pyte
         wait_ready=lambda name, workers, **about: registered.append((name, about["version"])),
     )
     monkeypatch.setattr(apply, "ManagementClient", lambda record: nullcontext(client))
-    monkeypatch.setattr(apply.lifecycle, "start", lambda *about, **settings: record())
+    expected = list[str]()
+
+    def start(*about: object, **settings: list[str]) -> ServerRecord:
+        expected.extend(settings["expected"])
+        return record()
+
+    monkeypatch.setattr(apply.lifecycle, "start", start)
     renamed = as_blue()
     for registrations in (apply.new_registrations(renamed, declared()), apply.old_registrations(renamed)):
         apply.start_ready("default", declared(), Ports(), renamed, registrations, lambda message: None)
     assert registered == 2 * [("digits.mar", "blue"), ("blue", "1.0")]
+    assert expected == 2 * ["blue"]  # so that the server has who asks for it wait
 
 
 def test_a_name_that_cannot_be_kept_is_refused_before_anything_ends(servers: Servers) -> None:

@@ -8,15 +8,19 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from slotwise.backends.catalog import ModelCard
 from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.admission.key_rates import AccessKey
 from slotwise.frontend.forward import Forward
+from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import InferenceRequest
 from slotwise.frontend.rollout import canary
 from slotwise.frontend.rollout.canary import Canary
@@ -29,6 +33,9 @@ from .conftest import Front, MakeFront
 from .standin import StandIn
 
 pytestmark = pytest.mark.anyio
+
+
+OTHERS = AccessKey("others", "", models=("captions",))
 
 
 def wanted(percent: float, model: str = "digits", **given: Any) -> RolloutRecord:
@@ -72,6 +79,21 @@ async def test_whoever_has_the_request_is_told_that_its_client_has_gone(missing:
     assert left == ["digits--new"]
 
 
+@pytest.mark.parametrize(("key", "shown"), [(None, ["digits"]), (AccessKey("all", ""), ["digits"]), (OTHERS, [])])
+async def test_a_rollout_is_shown_also_while_its_model_is_not_there(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, key: AccessKey | None, shown: list[str]
+) -> None:
+    """Else `slotwise rollout`, which follows it there, could not finish what it has begun."""
+    front = await make_front(StandIn(models={"digits--new": 0}))
+    front.gateway.rollout_records = lambda: (wanted(100, phase="replacing"),)
+    if key is not None:
+        monkeypatch.setattr(front.gateway, "keys", SimpleNamespace(find=lambda headers: key))
+    transport = httpx.ASGITransport(build_app(front.gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        state = (await client.get("/status")).json()
+    assert [one["model"] for one in state["rollouts"]] == shown
+
+
 @pytest.mark.parametrize("late", [False, True])
 async def test_the_copy_of_a_shadow_is_no_part_of_its_requests_way(make_front: MakeFront, late: bool) -> None:
     """Who looks at a way takes its last batch for the one that its answer came from: of another, nobody has asked so.
@@ -107,6 +129,12 @@ async def test_the_share_is_of_the_request_ids_and_a_larger_one_holds_the_smalle
         shares[percent] = {seen.headers["x-request-id"] for seen in front.server.seen if "--new" in seen.target}
     assert shares[10] < shares[50]
     assert len(shares[10]) < 25 < len(shares[50]) < 75
+
+
+async def test_a_gateway_that_counts_anew_in_the_same_process_is_told_apart() -> None:
+    """As one that takes another's place in a host of ours: else its first windows would pass for some that were seen."""
+    one, other = (Canary(wanted(50)).shown() for _ in range(2))
+    assert (one["owner"], one["counted_by"]) != (other["owner"], other["counted_by"])
 
 
 @pytest.mark.parametrize("percent", [0.004, 1, 10, 50, 95, 99.99])

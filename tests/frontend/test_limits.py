@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from slotwise.backends.priorities import PATIENCE
 from slotwise.frontend.admission import fair_shares
 from slotwise.frontend.admission.fair_shares import ConcurrencyLimit, Turn
 from slotwise.frontend.admission.limits import ClientGone, MemoryBudget, Receive
+from slotwise.frontend.traffic import ModelTraffic
 
 pytestmark = pytest.mark.anyio
 
@@ -95,6 +97,41 @@ async def test_the_first_request_of_a_sender_waits_also_where_the_queue_is_full(
         turn = await each
     limit.leave(turn)
     assert (limit.running, limit.queued, limit._running_of, limit._waiting) == (0, 0, {}, {})
+
+
+async def test_the_next_request_of_a_sender_whose_only_place_is_free_again_goes_on_whoever_else_waits() -> None:
+    limit = ConcurrencyLimit(2, 4, lends=True)
+    places = [await enter(limit, 5, stays, "many", priority=3) for _ in range(2)]
+    first = await enter(limit, 5, stays, "two")
+    waiting = [asyncio.create_task(enter(limit, 5, stays, sender, priority)) for sender, priority in (("many", 3), ("two", 0))]
+    await settle()
+    assert (limit.running, limit.queued) == (3, 2)
+    limit.leave(first)  # a request of "two" that came now would go on: so does the one that waits
+    await settle()
+    assert [each.done() for each in waiting] == [False, True]
+    for turn in (*places, waiting[1].result()):
+        limit.leave(turn)
+    limit.leave(await waiting[0])
+    assert (limit.running, limit.queued, limit._running_of, limit._waiting) == (0, 0, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("queued", "room", "sizes", "records"),
+    [
+        (-1, 1000, (16, 8), 16),
+        (400, 1000, (408, 8), 16),
+        (400, 100, (100, 316), 16),  # the others wait here, as many as somebody wanted
+        (-1, 4, (16, 8), 4),  # a request's records do not fill the queue of an idle model
+        (400, 0, (408, 8), 16),  # nobody has said it
+    ],
+)
+async def test_what_the_queue_of_a_host_does_not_take_waits_here(
+    queued: int, room: int, sizes: tuple[int, int], records: int
+) -> None:
+    traffic = ModelTraffic(0, queued, True, takes_turns=True)
+    model = SimpleNamespace(workers=[0], batch_size=8, queue_size=room)
+    traffic.fit(model)  # type: ignore[arg-type]
+    assert (traffic.limit.in_flight_max, traffic.limit.queue_max, traffic.records) == (*sizes, records)
 
 
 async def test_who_would_wait_too_long_is_refused_at_once() -> None:

@@ -112,7 +112,7 @@ class ModelQueue:
         if not one.open:
             return
         self.history.happened("left", one, self.loop.time())
-        one.left = True
+        one.left = self.waiting.some_left = True
         one.leave()
         self._cancel(one)
 

@@ -32,9 +32,13 @@ class Sender:
 
 
 class WaitingLine:
-    """The requests that wait for a model. Some may be closed: they count until their turn comes, or until `drop_closed`."""
+    """The requests that wait for a model. Some may be closed: they count until their turn comes, or until `drop_closed`.
+
+    some_left: clients of some have gone since then.
+    """
 
     def __init__(self) -> None:
+        self.some_left = False
         self._turns: dict[float, OrderedDict[str, Sender]] = {}  # by level, the highest first; then in turn
         self._count = 0
         self._priorities = Priorities()
@@ -115,7 +119,9 @@ class WaitingLine:
                         self.append(one)
 
     def ahead_of(self, request: BackendRequest) -> int:
-        """How many go before a new request, at least."""
+        """How many go before a new request, at least: none whose clients have gone."""
+        if self.some_left:
+            self.drop_closed()
         turns = self._turns.get(request.priority, OrderedDict[str, Sender]())
         own = turns.get(request.sender)
         count = len(own.requests) if own else 0
@@ -162,6 +168,7 @@ class WaitingLine:
 
     def drop_closed(self) -> None:
         """Forget those that nobody waits for any more."""
+        self.some_left = False
         for turns in self._turns.values():
             for sender in list(turns.values()):
                 before = len(sender.requests)

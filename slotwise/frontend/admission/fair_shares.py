@@ -180,10 +180,11 @@ class ConcurrencyLimit:
 
     def _hand_on_places(self) -> None:
         while self._waiting:
-            waiting = {line[0].priority for line in self._waiting.values()}
-            sender = min(self._waiting, key=self._claim)
-            if self.running >= self.in_flight_max and not self._lent(sender):
+            full = self.running >= self.in_flight_max
+            sender = min((each for each in self._waiting if not full or self._lent(each)), key=self._claim, default=None)
+            if sender is None:
                 return
+            waiting = {line[0].priority for line in self._waiting.values()}
             line = self._waiting.pop(sender)
             turn = line.popleft()
             self._priorities.gone(turn.priority, waiting)

@@ -118,10 +118,9 @@ def _add_state(app: FastAPI, gateway: Gateway) -> None:
     @app.get("/status", summary="The server, its models' batch settings and what each takes, and what is in flight")
     async def status(request: Request) -> dict[str, Any]:
         await gateway.refresh(FRESH_S)
-        models, state = with_cards(request), gateway.status()
-        names = {model["name"] for model in models}
-        rollouts = [one for one in state["rollouts"] if one["model"] in names]
-        return {**state, "rollouts": rollouts, "models": models}
+        state, key = gateway.status(), request.scope.get("slotwise.key")
+        rollouts = [one for one in state["rollouts"] if key is None or key.opens(one["model"])]
+        return {**state, "rollouts": rollouts, "models": with_cards(request)}
 
     not_told: Answers = {403: openapi.failure("For the operator only"), 404: openapi.failure("It is not remembered")}
 

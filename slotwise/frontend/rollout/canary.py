@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -204,12 +203,13 @@ class Canary:
         self.comparison.turn(refusals=self.record.shadow or self.share <= SAME_LOAD[1])
 
     def shown(self) -> dict[str, Any]:
-        """What `slotwise rollout` reads in /status. counted_by: whose windows these are, for a new process counts anew."""
+        """What `slotwise rollout` reads in /status. counted_by: which windows these are, for a new gateway counts anew."""
         self._turn_window()
         keys = ("model", "new", "phase", "percent", "shadow", "step", "interrupted")
         kept = {key: getattr(self.record, key) for key in keys}
         counts = {key: getattr(self, key) for key in ("compared", "differing", "unsuited", "uncopied")}
-        return {**kept, "owner": self.record.pid, "counted_by": os.getpid(), "windows": self.comparison.windows, **counts}
+        whose = {"owner": self.record.pid, "counted_by": self.comparison.id}
+        return {**kept, **whose, "windows": self.comparison.windows, **counts}
 
 
 class Rollouts:

@@ -7,6 +7,7 @@ that is all that the verdict (slotwise.frontend.rollout.verdict) relies on.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from collections.abc import Callable
@@ -55,6 +56,7 @@ class Comparison:
 
     def __init__(self, window_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.window_s, self._clock = window_s, clock
+        self.id = secrets.token_hex(8)  # no other one's: two gateways may be open in one process
         self.windows: list[dict[str, Any]] = []
         self._count = 0
         self._recent: deque[float] = deque(maxlen=RECENT_TIMES)

@@ -216,6 +216,22 @@ def test_who_cannot_be_answered_in_time_is_refused_at_once() -> None:
     assert refusals(asked=[*four, (0.6, 3.1)]) == []
 
 
+def test_those_whose_clients_have_gone_make_nobody_late() -> None:
+    async def history() -> list[tuple[float, int]]:
+        served = Served(1)
+        served.queue.dispatcher.cost = Told(BATCH_S)
+        left = [BackendRequest("m", 1000.0) for _ in range(16)]
+        asked = [asyncio.ensure_future(served.queue.answer(one)) for one in left]
+        await asyncio.sleep(0.5)
+        for one in left:
+            one.leave()
+        await served.queue.answer(BackendRequest("m", 2.5))  # behind the batch that runs, not behind the 12 that waited
+        await asyncio.gather(*asked, return_exceptions=True)
+        return served.batches
+
+    assert run(history(), 1) == [(0, 4), (1.0 + DELAY_S, 1)]
+
+
 def test_who_is_late_when_its_turn_comes_is_not_sent() -> None:
     async def history() -> list[tuple[float, int]]:
         served = Served(1)
