@@ -81,7 +81,8 @@ class ModelTraffic:
     def _sizes(self, batch: int, room: int = 0) -> tuple[int, int]:
         """Enough at the server for the next batch to be ready when one is done; one more waits here, or there.
 
-        room: so many may wait there; 0: nobody knows.
+        room: so many may wait there; 0: nobody knows. A few more than these go there, where somebody gives way to who comes, but
+        where more are to wait than it has room for.
         """
         there, here = self._in_flight or max(2 * batch, 8), self._queued if self._queued >= 0 else max(batch, 4)
         if not self._lends:
@@ -89,7 +90,7 @@ class ModelTraffic:
             return there, here
         room = room or there + here
         self.records = min(there, room)  # of an idle model they come in one turn of the loop, before any of them goes
-        places = min(there + max(0, here - FEW), max(there, room))
+        places = min(there + max(0, here - FEW), max(there, room) if here > room else room + batch + FEW)
         return places, there + here - places
 
     @property
