@@ -120,6 +120,7 @@ async def test_the_next_request_of_a_sender_whose_only_place_is_free_again_goes_
     [
         (-1, 1000, (16, 8), 16),
         (400, 1000, (408, 8), 16),
+        (1000, 1000, (1008, 8), 16),  # our own host's front: who comes to a full queue is seen there
         (400, 100, (100, 316), 16),  # the others wait here, as many as somebody wanted
         (-1, 4, (16, 8), 4),  # a request's records do not fill the queue of an idle model
         (400, 0, (408, 8), 16),  # nobody has said it
