@@ -81,8 +81,8 @@ class ModelTraffic:
     def _sizes(self, batch: int, room: int = 0) -> tuple[int, int]:
         """Enough at the server for the next batch to be ready when one is done; one more waits here, or there.
 
-        room: so many may wait there; 0: nobody knows. A few more than these go there, where somebody gives way to who comes, but
-        where more are to wait than it has room for.
+        room: so many may wait there; 0: nobody knows. A few more than these go there, where somebody gives way to them; but
+        not where more are to wait than there is room for.
         """
         there, here = self._in_flight or max(2 * batch, 8), self._queued if self._queued >= 0 else max(batch, 4)
         if not self._lends:
