@@ -25,7 +25,8 @@ from slotwise.console import say
 from slotwise.frontend import process as gateway_process
 from slotwise.frontend.listening import bound
 from slotwise.host.front_options import listen_address
-from slotwise.host.opened_fronts import END, LOADING_S, LONGEST, address
+from slotwise.host.model_versions import LOADING_S
+from slotwise.host.opened_fronts import END, LONGEST, address
 from slotwise.server.record import ServerRecord
 from slotwise.tune.live_bench import LiveBench
 from slotwise.tune.space import TrialSetting

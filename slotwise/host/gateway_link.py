@@ -23,7 +23,8 @@ from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.serve import LINES, in_place_of
 from slotwise.frontend.succession import Starting
 from slotwise.host.front_options import front_settings
-from slotwise.host.opened_fronts import END, LOADING_S, LONGEST, REPLACED, address
+from slotwise.host.model_versions import LOADING_S
+from slotwise.host.opened_fronts import END, LONGEST, REPLACED, address
 from slotwise.interrupts import handed_to, settle
 from slotwise.server.record import ServerRecord, running
 

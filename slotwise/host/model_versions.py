@@ -20,7 +20,7 @@ from slotwise.host.workers_by_load import WHYS, WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.worker.reports.handler_metrics import prometheus_name
 
-EXPECTED_S = 120.0
+LOADING_S = 120.0  # so long who starts a host has for its models, and a gateway waits for those that it knew
 MOST_NAMES, LONGEST_NAME = 1000, 100  # of one model's metrics: a handler may make up a name for every request
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
@@ -50,7 +50,7 @@ class ModelVersions(Collector):
     def expect(self, names: Iterable[str]) -> None:
         """These models are registered next, each as often as it is named: requests may be sent again, two minutes at most."""
         self._expected |= Counter(names)
-        self._expected_until = time.monotonic() + EXPECTED_S
+        self._expected_until = time.monotonic() + LOADING_S
         self._told |= bool(self._expected)
 
     def _comes(self, name: str) -> bool:

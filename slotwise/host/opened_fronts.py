@@ -26,14 +26,13 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend.serve import PreparedFront
 from slotwise.host.front_options import front_settings
 from slotwise.host.local_backend import LocalBackend
-from slotwise.host.model_versions import ModelVersions
+from slotwise.host.model_versions import LOADING_S, ModelVersions
 
 log = logging.getLogger("slotwise.host")
 
 END, REPLACED = b"end", b"replaced"
 LONGEST = 1 << 17
 MOST_SOCKETS = 8
-LOADING_S = 120.0  # for the models that there were before
 LOOK_S = 0.2
 LEAVE_S = 2.0  # for clients to leave at an answer, when the host ends
 

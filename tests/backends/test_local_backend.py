@@ -72,7 +72,7 @@ def test_a_model_that_is_registered_next_is_waited_for_and_no_other(
     assert loaded.find(name) is served
     del loaded.by_name[name]  # it did not become ready
     assert (status(name), status("broken")) == (404, 503)
-    now = model_versions.EXPECTED_S
+    now = model_versions.LOADING_S
     assert status("broken") == 404
 
 
