@@ -101,7 +101,7 @@ async def front(*models: Model, **options: Any) -> tuple[Gateway, LocalBackend]:
     loaded = ModelVersions()
     for model in reversed(models):
         loaded.add(model.served, default=True)
-    live: Any = SimpleNamespace(name="m", version="1.0", ready_workers=1, workers=[1], batch_size=4)
+    live: Any = SimpleNamespace(name="m", version="1.0", ready_workers=1, workers=[1], batch_size=4, queue_size=0)
     backend = LocalBackend(loaded, ANYTHING, 1000, lambda: [live])
     backend.card = lambda model: UNKNOWN  # type: ignore[method-assign]
     gateway = Gateway(backend, GatewayOptions(**options))
