@@ -239,6 +239,7 @@ def _environ(configuration: Configuration) -> dict[str, str]:
         raise SlotwiseError(f"blacklist_env_vars is no pattern: {error}", "correct config.properties") from None
     kept = {name: value for name, value in os.environ.items() if not (hidden and hidden.fullmatch(name))}
     kept["TS_LIMIT_MAX_IMAGE_PIXELS"] = configuration.text("limit_max_image_pixels", "true")
+    kept["TS_DECODE_INPUT_REQUEST"] = configuration.text("decode_input_request", "true")
     kept |= dict(zip(TOLD, _sequence_headers(configuration), strict=True))
     if envelope := configuration.text("service_envelope"):
         kept["TS_SERVICE_ENVELOPE"] = envelope

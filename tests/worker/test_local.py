@@ -58,6 +58,21 @@ def test_a_form_without_a_field_body_reaches_a_strangers_handler(tmp_path: Path)
     assert (answer.status, answer.body) == (200, b"seven")
 
 
+@pytest.mark.parametrize("set_by", ["the host", "theirs"])
+def test_what_is_not_to_be_decoded_reaches_a_strangers_handler_as_it_came(
+    set_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchServe's worker looks at the variable for each request, and many handlers set it when they are imported."""
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false" if set_by == "the host" else "true")
+    context = StandInContext(tmp_path, 8, {"model": {}})
+    guarded = LocalGuard(guard(lambda data, context: [json.loads(bytes(row["body"])) for row in data]), context, None)
+    if set_by == "theirs":
+        monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
+    kinds = ("application/json", "text/plain", "image/png")
+    answers = guarded.run([Request(b'{"a": 1}', Headers({"content-type": kind}), "a") for kind in kinds]).answers
+    assert [(answer.status, json.loads(answer.body)) for answer in answers] == [(200, {"a": 1})] * 3
+
+
 class Keeps:
     """What a stranger writes who trusts that ids are the server's: state by the request's id, first come."""
 
