@@ -17,10 +17,11 @@ from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
 from slotwise.worker.guard.once import Once
-from slotwise.worker.guard.stand_in import StandInContext
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.hosts.local import LocalHost, answerer
 from slotwise.worker.hosts.messages import VERSION, Message, read_message
+from tests.worker import strangers
 from tests.worker.strangers import guard
 
 
@@ -122,6 +123,16 @@ def test_who_takes_the_metrics_away_loses_none_and_has_them_again_in_the_next_ba
         assert [answer.status for answer in guarded.run([Request(b"a"), Request(b"b")]).answers] == [200, 200]
         assert guarded.take_metrics() == [["seen", 2.0, "", None]]
         assert context.metrics is guarded.metrics
+
+
+def test_theirs_finds_what_it_looks_for_within_torchserves_context(tmp_path: Path) -> None:
+    """Handlers use `context._system_properties` and the like: what TorchServe's own context has, ours has by the same name."""
+    theirs, ours = strangers.context("torchserve", [{"a": "b"}]), StandInContext(tmp_path, 8, {"model": {}})
+    ours.request_processor = [StandInSlot({"a": "b"})]
+    assert vars(theirs).keys() <= vars(ours).keys()
+    assert vars(theirs.request_processor[0]).keys() <= vars(ours.request_processor[0]).keys()
+    assert ours._system_properties["model_dir"] == ours.system_properties["model_dir"] == str(tmp_path)
+    assert ours._request_processor[0].get_request_property("a") == "b"
 
 
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
