@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from slotwise.backends.local.prints import FilePrints
+from slotwise.backends.local.worker_link import WorkerCommand
 from slotwise.drop_in import own_host
 from slotwise.drop_in.configuration import Configuration
+
+PROBE = "import beside, shared\nprint(beside.VALUE, shared.VALUE)\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A deployment's modules in `outside`, an archive's in `archive`; `shared` is in both."""
+    for place, modules in (("outside", ("beside", "shared")), ("archive", ("shared",))):
+        (tmp_path / place).mkdir()
+        for module in modules:
+            (tmp_path / place / f"{module}.py").write_text(f"VALUE = {place!r}\n")
+    (tmp_path / "archive" / "probe.py").write_text(PROBE)
+    return tmp_path
 
 
 def environment_of(keys: dict[str, str], folder: Path) -> dict[str, str]:
@@ -20,6 +36,28 @@ def environment_of(keys: dict[str, str], folder: Path) -> dict[str, str]:
     registered = SimpleNamespace(environment=lambda overrides: {})
     profile = SimpleNamespace(workers_by_load="off")
     return dict(host._environ(SimpleNamespace(id="m_1.0", name="here", profile=profile, as_registered=registered)))
+
+
+def test_modules_are_found_where_pythonpath_names_them_and_the_archives_own_before(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PYTHONPATH", "outside")  # from the deployment's folder, not from the worker's
+    environ = environment_of({}, folder)
+    command = WorkerCommand(
+        module="probe", model_dir=folder / "archive", environ=environ, prints=FilePrints(folder / "log"), batch_size=1
+    )
+    output = os.open(folder / "said", os.O_WRONLY | os.O_CREAT)
+    try:
+        command.start(output, output).wait(60)
+    finally:
+        os.close(output)
+    assert (folder / "said").read_text() == "outside archive\n"
+
+
+def test_without_a_pythonpath_there_are_the_archives_modules_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert "SLOTWISE_PACKAGES" not in environment_of({}, folder)
 
 
 @pytest.mark.parametrize(("keys", "told"), [({}, "true"), ({"decode_input_request": "false"}, "false")])
