@@ -166,6 +166,11 @@ def test_what_cannot_be_guarded_is_refused_with_the_reason(
     assert not list(tmp_path.glob("*guarded*"))
 
 
+def test_a_class_of_theirs_may_be_called_as_one_of_ours(tmp_path: Path) -> None:
+    theirs = torch_archive(tmp_path, OURS.replace("slotwise.worker", "base"), {"base.py": "class BatchHandler: pass"})
+    assert guard(theirs).is_file()
+
+
 @pytest.mark.parametrize(
     ("handler", "config", "once"),
     [(STREAMING, "", "pieces"), (SEQUENCE, "sequenceBatching: true\n", "sequence"), (FUNCTION, "", "")],

@@ -219,7 +219,7 @@ def _imported(tree: ast.Module, file: str) -> Iterator[str]:
 def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool, steps: bool) -> str:
     """What a module says that shows that its calls must not be repeated; "" for nothing. steps: it is called until it stops."""
     words = set(_words(tree))
-    if "BatchHandler" in words:
+    if "BatchHandler" in words and "slotwise" in {name.partition("/")[0] for name in _imported(tree, "_")}:  # else it is theirs
         return "it is a BatchHandler, and so keeps every request's slot by itself"
     if found := words & ((STREAMS | ENGINES) - ({CRITERIA} if steps else set())):
         return f"it streams its answers: {min(found)}"
