@@ -63,3 +63,7 @@ def test_without_a_pythonpath_there_are_the_archives_modules_alone(folder: Path,
 @pytest.mark.parametrize(("keys", "told"), [({}, "true"), ({"decode_input_request": "false"}, "false")])
 def test_it_says_whether_bodies_are_decoded(keys: dict[str, str], told: str, tmp_path: Path) -> None:
     assert environment_of(keys, tmp_path)["TS_DECODE_INPUT_REQUEST"] == told
+
+
+def test_it_says_what_its_model_is_registered_as(tmp_path: Path) -> None:
+    assert environment_of({}, tmp_path)["SLOTWISE_REGISTERED_AS"] == "here"

@@ -125,6 +125,13 @@ def test_who_takes_the_metrics_away_loses_none_and_has_them_again_in_the_next_ba
         assert context.metrics is guarded.metrics
 
 
+def test_theirs_knows_what_its_model_is_registered_as(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = {"model": {"modelName": "in its manifest"}}
+    assert StandInContext(tmp_path, 8, manifest).model_name == "in its manifest"
+    monkeypatch.setenv("SLOTWISE_REGISTERED_AS", "here")
+    assert StandInContext(tmp_path, 8, manifest).model_name == "here"
+
+
 def test_theirs_finds_what_it_looks_for_within_torchserves_context(tmp_path: Path) -> None:
     """Handlers use `context._system_properties` and the like: what TorchServe's own context has, ours has by the same name."""
     theirs, ours = strangers.context("torchserve", [{"a": "b"}]), StandInContext(tmp_path, 8, {"model": {}})

@@ -15,6 +15,7 @@ from typing import Any
 
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 
+REGISTERED_AS = "SLOTWISE_REGISTERED_AS"  # a variable of the worker's, where its host knows what the model is called there
 SEQUENCE = ("ID", "START", "END")  # of the names of headers that are about one
 
 
@@ -92,7 +93,7 @@ class StandInContext:
         read = manifest if manifest is not None else json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
         self.manifest: dict[str, Any] = read
         model = self.manifest["model"]
-        self.model_name = str(model.get("modelName") or "model")
+        self.model_name = os.environ.get(REGISTERED_AS) or str(model.get("modelName") or "model")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self._limit_max_image_pixels = True
         self._system_properties = {
