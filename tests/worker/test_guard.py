@@ -644,6 +644,12 @@ def test_bare_theirs_is_asked_once_and_what_fails_fails_as_a_whole() -> None:
     assert calls == [3, 3], "a handler that keeps something between requests cannot be asked twice"
 
 
+def test_bare_one_object_may_be_everybodys_answer() -> None:
+    for same in ({"ok": True}, ["a"]):
+        slots = ask(bare(lambda data, context, same=same: [same] * len(data)), GOOD)
+        assert [(slot.status, slot.value) for slot in slots] == [(200, same)] * 8
+
+
 def test_bare_a_coroutine_is_awaited() -> None:
     async def theirs(data: Any, context: Any) -> list[Any]:
         await asyncio.sleep(0)

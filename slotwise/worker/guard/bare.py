@@ -29,7 +29,8 @@ class Bare(Guard):
         rows = slots.enter(asked)
         try:
             given = self.theirs(rows, slots.raw)
-            results = one_each(asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given, len(asked))
+            listed = asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given
+            results = one_each(listed, len(asked), shared=True)
             for i, result, processor in zip(asked, results, slots.raw.request_processor, strict=True):
                 outputs[i] = owned(result, processor, self.tensors, self.max_response_bytes)
             slots.keep()
