@@ -237,15 +237,17 @@ def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool, steps: 
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
+    """What a module names. Criteria count where they are a context's: transformers has an argument of that name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
+        if isinstance(node, ast.Attribute):
+            if node.attr != CRITERIA or ast.unparse(node.value) != "self":
+                yield node.attr
         elif isinstance(node, ast.ImportFrom | ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
-            yield node.value
+        elif isinstance(node, ast.Name | ast.Constant):
+            word = node.id if isinstance(node, ast.Name) else node.value
+            if isinstance(word, str) and len(word) < 40 and word != CRITERIA:
+                yield word
 
 
 def need_worker(info: ArchiveInfo, server: str, host: str) -> None:
