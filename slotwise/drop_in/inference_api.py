@@ -13,6 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,14 +77,13 @@ def torchserve_error(status: int, message: str, identity: str) -> bytes:
 
 def error_of(status: int, body: bytes, identity: str) -> bytes | None:
     """What a handler answers stays, as on TorchServe; what its guard or worker says of it gets TorchServe's shape."""
-    if not body.startswith(b'{"error":') or len(body) > replies.LONGEST_ERROR_BYTES:
-        return None
-    try:
-        content = json.loads(body)
-    except ValueError:
-        return None
-    ours = set(content) == {"error"} and isinstance(content["error"], dict) and {"code", "message"} <= set(content["error"])
-    return replies.error_from_server(status, body, identity) if ours else None
+    with suppress(ValueError, KeyError, TypeError):
+        if body.startswith(b'{"error":') and len(body) <= replies.LONGEST_ERROR_BYTES:
+            content = json.loads(body)
+            code, message = content["error"]["code"], content["error"]["message"]
+            if content == {"error": {"code": code, "message": message}} and code in range(400, 600) and status in (code, 500):
+                return replies.error_from_server(status, body, identity)
+    return None
 
 
 def to_model(name: bytes) -> str:

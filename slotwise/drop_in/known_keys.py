@@ -67,9 +67,7 @@ KEYS: dict[str, KnownKey] = {
     "keystore": KnownKey("refused", KEYSTORE),
     "keystore_pass": KnownKey("refused", KEYSTORE),
     "keystore_type": KnownKey("refused", KEYSTORE),
-    "decode_input_request": KnownKey(
-        "no meaning", "text and JSON are decoded as there for other tools' handlers, never for ours"
-    ),
+    "decode_input_request": KnownKey("used", "whether text and JSON are decoded for other tools' handlers; never for ours"),
     "ts_open_inference_protocol": KnownKey("no meaning", "V1 and V2 are always there on HTTP"),
     "ts_header_key_sequence_id": KnownKey("used", "the header with a sequence's id; handlers are told"),
     "ts_header_key_sequence_start": KnownKey("used", "the header that begins one"),

@@ -131,8 +131,10 @@ class DropInHost(OwnHost):
         shutil.rmtree(self._packages(model), ignore_errors=True)
 
     def _environ(self, model: HostedModel) -> dict[str, str]:
-        packages = {PACKAGES: str(self._packages(model))} if self._packages(model).is_dir() else {}
-        return {**super()._environ(model), **packages}
+        """See OwnHost; its workers find modules where the deployment's PYTHONPATH has some, too, after the archive's own."""
+        places = [str(self._packages(model))] if self._packages(model).is_dir() else []
+        places += [str(Path(place).absolute()) for place in self.environ.get("PYTHONPATH", "").split(os.pathsep) if place]
+        return {**super()._environ(model), **({PACKAGES: os.pathsep.join(places)} if places else {})}
 
     def _packages(self, model: HostedModel) -> Path:
         """The folder of what was installed for it."""
@@ -239,6 +241,7 @@ def _environ(configuration: Configuration) -> dict[str, str]:
         raise SlotwiseError(f"blacklist_env_vars is no pattern: {error}", "correct config.properties") from None
     kept = {name: value for name, value in os.environ.items() if not (hidden and hidden.fullmatch(name))}
     kept["TS_LIMIT_MAX_IMAGE_PIXELS"] = configuration.text("limit_max_image_pixels", "true")
+    kept["TS_DECODE_INPUT_REQUEST"] = configuration.text("decode_input_request", "true")
     kept |= dict(zip(TOLD, _sequence_headers(configuration), strict=True))
     if envelope := configuration.text("service_envelope"):
         kept["TS_SERVICE_ENVELOPE"] = envelope

@@ -29,6 +29,7 @@ from slotwise.host.workers_by_load import WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.server.processes import started_at, worker_report
 from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.guard.stand_in import REGISTERED_AS
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -188,7 +189,7 @@ class OwnHost:
         if model.profile.workers_by_load == "auto":  # each has its share of the cores among as many as there may be
             registered = registered.but({"initial_workers": self._most(model)}, f"the registration of {model.name}")
             overrides.append("initial_workers")
-        return {**self.environ, **shares, **registered.environment(overrides)}
+        return {**self.environ, **shares, REGISTERED_AS: model.name, **registered.environment(overrides)}
 
     def _most(self, model: HostedModel) -> int:
         """How many workers it may have by its load."""

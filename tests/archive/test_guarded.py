@@ -166,6 +166,27 @@ def test_what_cannot_be_guarded_is_refused_with_the_reason(
     assert not list(tmp_path.glob("*guarded*"))
 
 
+GENERATES = """
+class H:
+    def initialize(self, context):
+        self.stopping_criteria = [len]
+    def handle(self, data, context):
+        stopping_criteria = self.stopping_criteria
+        given = {"stopping_criteria": stopping_criteria}
+        return [self.model.generate(one, stopping_criteria=stopping_criteria, **given) for one in data]
+"""
+
+
+def test_what_stops_a_model_of_transformers_is_no_context_of_torchserves(tmp_path: Path) -> None:
+    guarded = guard(torch_archive(tmp_path, GENERATES))
+    assert "once" not in json.loads(contents(guarded)["_slotwise_guard/guard.json"])
+
+
+def test_a_class_of_theirs_may_be_called_as_one_of_ours(tmp_path: Path) -> None:
+    theirs = torch_archive(tmp_path, OURS.replace("slotwise.worker", "base"), {"base.py": "class BatchHandler: pass"})
+    assert guard(theirs).is_file()
+
+
 @pytest.mark.parametrize(
     ("handler", "config", "once"),
     [(STREAMING, "", "pieces"), (SEQUENCE, "sequenceBatching: true\n", "sequence"), (FUNCTION, "", "")],

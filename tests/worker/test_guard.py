@@ -644,6 +644,29 @@ def test_bare_theirs_is_asked_once_and_what_fails_fails_as_a_whole() -> None:
     assert calls == [3, 3], "a handler that keeps something between requests cannot be asked twice"
 
 
+def test_bare_one_object_may_be_everybodys_answer() -> None:
+    for same in ({"ok": True}, ["a"]):
+        slots = ask(bare(lambda data, context, same=same: [same] * len(data)), GOOD)
+        assert [(slot.status, slot.value) for slot in slots] == [(200, same)] * 8
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "message"),
+    [
+        (PredictionException("no such user", 404), 404, "no such user"),
+        (MemoryError(), 507, "Out of resources"),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), 507, "Out of resources"),
+        (ValueError("secret"), 503, "Prediction failed"),
+    ],
+)
+def test_bare_a_batch_fails_with_what_theirs_says(error: Exception, status: int, message: str) -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        raise error
+
+    for slot in ask(bare(theirs), GOOD[:2]):
+        assert (slot.status, slot.value["error"]["message"]) == (status, message)
+
+
 def test_bare_a_coroutine_is_awaited() -> None:
     async def theirs(data: Any, context: Any) -> list[Any]:
         await asyncio.sleep(0)

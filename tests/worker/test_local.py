@@ -17,10 +17,11 @@ from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.intermediate import Intermediate
 from slotwise.worker.guard.local_guard import LocalGuard
 from slotwise.worker.guard.once import Once
-from slotwise.worker.guard.stand_in import StandInContext
+from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 from slotwise.worker.hosts.local import LocalHost, answerer
 from slotwise.worker.hosts.messages import VERSION, Message, read_message
+from tests.worker import strangers
 from tests.worker.strangers import guard
 
 
@@ -56,6 +57,21 @@ def test_a_form_without_a_field_body_reaches_a_strangers_handler(tmp_path: Path)
     headers = Headers({"content-type": "multipart/form-data; boundary=x"})
     (answer,) = guarded.run([Request(form, headers, "a")]).answers
     assert (answer.status, answer.body) == (200, b"seven")
+
+
+@pytest.mark.parametrize("set_by", ["the host", "theirs"])
+def test_what_is_not_to_be_decoded_reaches_a_strangers_handler_as_it_came(
+    set_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchServe's worker looks at the variable for each request, and many handlers set it when they are imported."""
+    monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false" if set_by == "the host" else "true")
+    context = StandInContext(tmp_path, 8, {"model": {}})
+    guarded = LocalGuard(guard(lambda data, context: [json.loads(bytes(row["body"])) for row in data]), context, None)
+    if set_by == "theirs":
+        monkeypatch.setenv("TS_DECODE_INPUT_REQUEST", "false")
+    kinds = ("application/json", "text/plain", "image/png")
+    answers = guarded.run([Request(b'{"a": 1}', Headers({"content-type": kind}), "a") for kind in kinds]).answers
+    assert [(answer.status, json.loads(answer.body)) for answer in answers] == [(200, {"a": 1})] * 3
 
 
 class Keeps:
@@ -107,6 +123,23 @@ def test_who_takes_the_metrics_away_loses_none_and_has_them_again_in_the_next_ba
         assert [answer.status for answer in guarded.run([Request(b"a"), Request(b"b")]).answers] == [200, 200]
         assert guarded.take_metrics() == [["seen", 2.0, "", None]]
         assert context.metrics is guarded.metrics
+
+
+def test_theirs_knows_what_its_model_is_registered_as(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = {"model": {"modelName": "in its manifest"}}
+    assert StandInContext(tmp_path, 8, manifest).model_name == "in its manifest"
+    monkeypatch.setenv("SLOTWISE_REGISTERED_AS", "here")
+    assert StandInContext(tmp_path, 8, manifest).model_name == "here"
+
+
+def test_theirs_finds_what_it_looks_for_within_torchserves_context(tmp_path: Path) -> None:
+    """Handlers use `context._system_properties` and the like: what TorchServe's own context has, ours has by the same name."""
+    theirs, ours = strangers.context("torchserve", [{"a": "b"}]), StandInContext(tmp_path, 8, {"model": {}})
+    ours.request_processor = [StandInSlot({"a": "b"})]
+    assert vars(theirs).keys() <= vars(ours).keys()
+    assert vars(theirs.request_processor[0]).keys() <= vars(ours.request_processor[0]).keys()
+    assert ours._system_properties["model_dir"] == ours.system_properties["model_dir"] == str(tmp_path)
+    assert ours._request_processor[0].get_request_property("a") == "b"
 
 
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.worker.guard import foreign_handler as theirs
-from tests.worker.strangers import context
+from tests.worker.strangers import ask, context, guard
 
 ONE = """
 class One:
@@ -58,3 +58,22 @@ def test_where_torchserve_has_loaded_no_envelope_nothing_is_put_around_theirs(
         monkeypatch.delitem(sys.modules, name)
     handle = theirs.start("plain_function.py", context("torchserve", []), "torchserve")
     assert handle is importlib.import_module("plain_function").handle
+
+
+def test_behind_an_envelope_no_request_gets_a_result_of_anothers_instance(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TorchServe's json envelope cuts the results of a batch by counting: one that theirs leaves out moves all behind it."""
+    handler = "def handle(data, context):\n    return data and [one.upper() for one in data if one]\n"
+    (folder / "leaves_out.py").write_text(handler)
+    envelope = importlib.import_module(f"{theirs.ENVELOPES}.json").JSONEnvelope
+    for name in ("parse_input", "format_output"):
+        monkeypatch.setattr(envelope, name, getattr(envelope, name))
+    for name in [name for name in sys.modules if name.startswith(f"{theirs.ENVELOPES}.")]:
+        if not name.endswith((".base", ".json")):
+            monkeypatch.delitem(sys.modules, name)
+    guarded = guard(theirs.start("leaves_out.py", context("torchserve", []), "torchserve"))
+    bodies = [{"body": {"instances": instances}} for instances in (["a", ""], ["b", "c"], ["d"])]
+    alone = [ask(guarded, [body])[0].value for body in bodies]
+    assert alone == [{"predictions": ["A"]}, {"predictions": ["B", "C"]}, {"predictions": ["D"]}]
+    assert [slot.value for slot in ask(guarded, bodies)] == alone

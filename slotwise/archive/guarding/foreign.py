@@ -219,7 +219,7 @@ def _imported(tree: ast.Module, file: str) -> Iterator[str]:
 def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool, steps: bool) -> str:
     """What a module says that shows that its calls must not be repeated; "" for nothing. steps: it is called until it stops."""
     words = set(_words(tree))
-    if "BatchHandler" in words:
+    if "BatchHandler" in words and "slotwise" in {name.partition("/")[0] for name in _imported(tree, "_")}:  # else it is theirs
         return "it is a BatchHandler, and so keeps every request's slot by itself"
     if found := words & ((STREAMS | ENGINES) - ({CRITERIA} if steps else set())):
         return f"it streams its answers: {min(found)}"
@@ -237,15 +237,17 @@ def _fault(tree: ast.Module, function: str, bare: bool, sequences: bool, steps: 
 
 
 def _words(tree: ast.Module) -> Iterator[str]:
+    """What a module names. Criteria count where they are a context's: transformers has an argument of that name."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
+        if isinstance(node, ast.Attribute):
+            if node.attr != CRITERIA or ast.unparse(node.value) != "self":
+                yield node.attr
         elif isinstance(node, ast.ImportFrom | ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 40:
-            yield node.value
+        elif isinstance(node, ast.Name | ast.Constant):
+            word = node.id if isinstance(node, ast.Name) else node.value
+            if isinstance(word, str) and len(word) < 40 and word != CRITERIA:
+                yield word
 
 
 def need_worker(info: ArchiveInfo, server: str, host: str) -> None:

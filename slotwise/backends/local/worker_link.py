@@ -31,7 +31,7 @@ log = logging.getLogger("slotwise.host")
 
 BUFFER_BYTES = 1 << 22  # of the socket, as far as the system lets anybody have it
 REAP_S = 5.0
-PACKAGES = "SLOTWISE_PACKAGES"  # a variable of the worker's: the folder of what was installed for its model
+PACKAGES = "SLOTWISE_PACKAGES"  # a variable of the worker's: further folders of modules, after the archive's own
 
 Measured = Callable[[str, float, str, int | None], None]
 

@@ -7,14 +7,16 @@ import inspect
 import logging
 
 from slotwise.worker.guard.batches import Guard
+from slotwise.worker.guard.blame import predicted
 from slotwise.worker.guard.device import let_go
 from slotwise.worker.guard.owned import Owned, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots
-from slotwise.worker.slot_errors import SlotError, Unavailable
+from slotwise.worker.isolation import is_out_of_memory
+from slotwise.worker.slot_errors import OutOfMemory, SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
 
-FAILED = "Prediction failed"  # TorchServe's words
+FAILED, OUT_OF_MEMORY = "Prediction failed", "Out of resources"  # TorchServe's words
 
 
 class Bare(Guard):
@@ -29,7 +31,8 @@ class Bare(Guard):
         rows = slots.enter(asked)
         try:
             given = self.theirs(rows, slots.raw)
-            results = one_each(asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given, len(asked))
+            listed = asyncio.run(_awaited(given)) if inspect.isawaitable(given) else given
+            results = one_each(listed, len(asked), shared=True)
             for i, result, processor in zip(asked, results, slots.raw.request_processor, strict=True):
                 outputs[i] = owned(result, processor, self.tensors, self.max_response_bytes)
             slots.keep()
@@ -38,10 +41,18 @@ class Bare(Guard):
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
             logger.exception("a batch of %d failed: %s", len(asked), slots.all_names())
             slots.drop()
+            failed = _failed(error)
             let_go(error)
             for i in asked:
-                outputs[i] = Unavailable(FAILED)
+                outputs[i] = failed
         return outputs
+
+
+def _failed(error: BaseException) -> SlotError:
+    """What all of the batch get: as on TorchServe, what theirs says by its exception for that, or that it failed."""
+    if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
+        return predicted(error)
+    return OutOfMemory(OUT_OF_MEMORY) if is_out_of_memory(error) else Unavailable(FAILED)
 
 
 async def _awaited(given: object) -> object:

@@ -16,6 +16,7 @@ from typing import Any
 
 from slotwise.worker.environment import no_reports  # noqa: F401  before any library of theirs
 from slotwise.worker.guard import micro_batching
+from slotwise.worker.guard.owned import WrongAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,21 @@ def _legacy(handler: str, raw: Any) -> Handle:
     return handle
 
 
+def _counted(format_output: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """An envelope's method that hands each request of a batch its part of the results, as many as it had instances.
+
+    Where theirs has left one out, that would hand somebody else's on: it raises WrongAnswer, and each request is asked alone.
+    """
+
+    def counted(self: Any, results: Any) -> Any:
+        lengths = getattr(self, "_lengths", ())
+        if len(lengths) > 1 and len(results) != sum(lengths):
+            raise WrongAnswer(f"{len(results)} results for {sum(lengths)} instances of {len(lengths)} requests")
+        return format_output(self, results)
+
+    return counted
+
+
 def _envelope() -> Any | None:
     """The service envelope that the server's configuration names; from here on it hands the guard what it got itself.
 
@@ -114,6 +130,6 @@ def _envelope() -> Any | None:
     outer = next((kind for module in loaded for kind in classes(module) if kind is not base and issubclass(kind, base)), None)
     if outer is None:
         return None
-    inner = type(outer.__name__, (outer,), {"parse_input": outer.parse_input, "format_output": outer.format_output})
+    inner = type(outer.__name__, (outer,), {"parse_input": outer.parse_input, "format_output": _counted(outer.format_output)})
     outer.parse_input = outer.format_output = lambda self, data: data
     return inner

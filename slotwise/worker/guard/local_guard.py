@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from slotwise.worker.request import Request
 from slotwise.worker.separability.audit import Audit
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.streaming.guarded_streams import GuardedStreams, PiecesGuard
+
+DECODES = "TS_DECODE_INPUT_REQUEST"  # a variable that TorchServe's worker looks at for each request: many handlers set it
 
 
 @dataclass
@@ -93,18 +96,26 @@ class LocalGuard:
         return values
 
 
+def _as_it_came(value: bytes, content_type: str) -> bytes:
+    return value
+
+
 def _row(request: Request) -> dict[str, Any]:
     """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray.
 
-    Of several fields of one name it has the last. A form's file is what its own content type says.
+    Of several fields of one name it has the last. A form's file is what its own content type says. Nothing is parsed or decoded
+    where the server's configuration, or theirs in its environment, says so.
     """
     kind = request.headers.get("content-type", "")
-    row = {**beside_a_body(request.query), **forms.row(request, partial(unreadable.decoded, server="torchserve"))}
+    decoded: Callable[[Any, str], Any] = partial(unreadable.decoded, server="torchserve")
+    if os.environ.get(DECODES, "true") != "true":
+        decoded = _as_it_came
+    row = {**beside_a_body(request.query), **forms.row(request, decoded)}
     row = {name: value[-1] if isinstance(value, forms.RepeatedParts) else value for name, value in row.items()}
     if request.headers.get("describe") == "True" and not request.body:  # GET /models/MODEL?customized=true has none
         row.pop("body", None)
     if "body" in row:
-        row["body"] = unreadable.decoded(row["body"], kind, "torchserve")
+        row["body"] = decoded(row["body"], kind)
     return {name: bytearray(value) if isinstance(value, bytes) else value for name, value in row.items()}
 
 

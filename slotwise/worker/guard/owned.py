@@ -37,8 +37,11 @@ class WrongAnswer(Exception):
     """Theirs returned something else than one answer a request."""
 
 
-def one_each(results: Any, n: int) -> list[Any]:
-    """What theirs returned as a plain list of n; raises WrongAnswer where it is none, or one object stands for several."""
+def one_each(results: Any, n: int, *, shared: bool = False) -> list[Any]:
+    """What theirs returned as a plain list of n; raises WrongAnswer where it is none, or one object stands for several.
+
+    shared: one may, as theirs is not asked for each alone.
+    """
     if not isinstance(results, list) or len(results) != n:
         raise WrongAnswer(f"{_kind(results)} for {n} requests")
     listed = list.copy(results)
@@ -47,7 +50,7 @@ def one_each(results: Any, n: int) -> list[Any]:
     if type(results) is not list and any(results[i] is not listed[i] for i in range(n)):
         raise WrongAnswer("a list that shows other answers than it holds")
     changeable = [id(result) for result in listed if not isinstance(result, FIXED)]
-    if len(set(changeable)) < len(changeable):
+    if len(set(changeable)) < len(changeable) and not shared:
         raise WrongAnswer("one object for several requests")
     return listed
 

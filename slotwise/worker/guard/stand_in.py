@@ -15,6 +15,7 @@ from typing import Any
 
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
 
+REGISTERED_AS = "SLOTWISE_REGISTERED_AS"  # a variable of the worker's, where its host knows what the model is called there
 SEQUENCE = ("ID", "START", "END")  # of the names of headers that are about one
 
 
@@ -41,12 +42,13 @@ class AnyCase(dict[str, str]):
 
 
 class StandInSlot:
-    """One request's headers, and the status and headers of its answer."""
+    """One request's headers, and the status and headers of its answer. Its attributes have TorchServe's names."""
 
     def __init__(self, request_header: Any) -> None:
         self._request_header = AnyCase(request_header)
         self._response_header: dict[str, str] = {}
-        self._status: tuple[Any, Any] = (200, None)
+        self._status_code: Any = 200
+        self._reason_phrase: Any = None
 
     def get_request_property(self, key: str) -> Any:
         """One header of the request, or None."""
@@ -58,15 +60,15 @@ class StandInSlot:
 
     def report_status(self, code: Any, reason_phrase: Any = None) -> None:
         """Set the status."""
-        self._status = (code, reason_phrase)
+        self._status_code, self._reason_phrase = code, reason_phrase
 
     def get_response_status_code(self) -> Any:
         """The status."""
-        return self._status[0]
+        return self._status_code
 
     def get_response_status_phrase(self) -> Any:
         """The status line's reason."""
-        return self._status[1]
+        return self._reason_phrase
 
     def add_response_property(self, key: str, value: Any) -> None:
         """Set a header."""
@@ -82,15 +84,19 @@ class StandInSlot:
 
 
 class StandInContext:
-    """One worker's context; it stays the same from batch to batch. manifest: the archive's; None: it is read."""
+    """One worker's context; it stays the same from batch to batch. manifest: the archive's; None: it is read.
+
+    Its attributes have TorchServe's names: many handlers use these (`context._system_properties`).
+    """
 
     def __init__(self, model_dir: Path, batch_size: int, manifest: dict[str, Any] | None = None) -> None:
         read = manifest if manifest is not None else json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
         self.manifest: dict[str, Any] = read
         model = self.manifest["model"]
-        self.model_name = str(model.get("modelName") or "model")
+        self.model_name = os.environ.get(REGISTERED_AS) or str(model.get("modelName") or "model")
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        self.system_properties = {
+        self._limit_max_image_pixels = True
+        self._system_properties = {
             "model_dir": str(model_dir),
             "gpu_id": 0 if visible not in ("", "-1") else None,  # the first of those that the host gave this process
             "batch_size": batch_size,
@@ -99,12 +105,35 @@ class StandInContext:
             "limit_max_image_pixels": os.environ.get("TS_LIMIT_MAX_IMAGE_PIXELS", "true").lower() == "true",
         }
         self.model_yaml_config = _yaml(model_dir / str(model["configFile"])) if model.get("configFile") else {}
-        self.metrics = StandInMetrics()
+        self._metrics = StandInMetrics()
         self.request_ids: dict[int, Any] = {}
-        self.request_processor: list[StandInSlot] = []
+        self._request_processor: list[StandInSlot] = []
         self.stopping_criteria = None
         named = (os.environ.get(f"TS_REQUEST_SEQUENCE_{one}", f"ts_request_sequence_{one.lower()}") for one in SEQUENCE)
         self.header_key_sequence_id, self.header_key_sequence_start, self.header_key_sequence_end = named
+
+    @property
+    def system_properties(self) -> dict[str, Any]:
+        """What the worker was started with."""
+        return self._system_properties
+
+    @property
+    def metrics(self) -> StandInMetrics:
+        """What takes theirs' numbers."""
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: StandInMetrics) -> None:
+        self._metrics = metrics
+
+    @property
+    def request_processor(self) -> list[StandInSlot]:
+        """The requests of the batch."""
+        return self._request_processor
+
+    @request_processor.setter
+    def request_processor(self, request_processor: list[StandInSlot]) -> None:
+        self._request_processor = request_processor
 
     def get_request_id(self, idx: int = 0) -> Any:
         """The id of a request."""
