@@ -121,5 +121,16 @@ def test_a_file_that_cannot_be_written_is_one_line() -> None:
     assert done.stderr.startswith("error: /proc/mine cannot be written, and was removed: [Errno 2] No such file or directory")
 
 
+def test_where_the_verdicts_cannot_be_written_nothing_is_checked(tmp_path: Path) -> None:
+    done = run("check", "nosuch.mar", "--junit", "nowhere/out.xml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[0] == "error: nowhere/out.xml cannot be written: there is no folder nowhere"
+
+
+def test_what_is_to_be_typed_next_can_be_typed_as_it_is(tmp_path: Path) -> None:
+    done = run("new", "my models/stream", "--kind", "stream", cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith("next: slotwise build 'my models/stream' && ")
+
+
 def test_wrong_usage_is_exit_code_2() -> None:
     assert run("serve", "--no-such-option").returncode == 2
