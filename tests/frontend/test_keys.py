@@ -141,6 +141,7 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
         {"name": keys.OWN, "sha256": digest},
         {"name": "x", "sha256": digest, "models": "digits"},
         {"name": "x", "sha256": digest, "models": None},
+        {"name": "x", "sha256": digest, "models": ["digits", 1]},
         None,
     ]
     for text in ("nonsense", "[]", *(json.dumps({"keys": [entry]}) for entry in entries)):

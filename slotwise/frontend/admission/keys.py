@@ -111,8 +111,10 @@ def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
     for entry, key in zip(entries, keys_read, strict=True):
         if type(key.sha256) is not str or not SHA256(key.sha256):
             raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
-        if type(key.name) is not str or key.name == OWN or type(entry.get("models", [])) is not list:
-            what = f"{file}: a name must be a text other than {OWN}, models a list"
+        models = entry.get("models", [])
+        texts = type(models) is list and all(type(model) is str for model in models)
+        if type(key.name) is not str or key.name == OWN or not texts:
+            what = f"{file}: a name must be a text other than {OWN}, models a list of texts"
             raise SlotwiseError(what, "`slotwise key add` writes such a file")
         _check(key, f"{file}: {key.name}")
     return keys_read, stamp
