@@ -26,7 +26,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -290,10 +290,11 @@ def parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
 
 
 def _known_keys(model: type[BaseModel], section: list[str]) -> list[str]:
-    for key in section:
+    for key in (key for key in section if not key.isdecimal()):  # a number is a place in a list
         field = model.model_fields.get(key)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is None:
             return []
         model = inner
     return sorted(model.model_fields)
