@@ -54,7 +54,8 @@ def test_a_step_that_is_stopped_does_not_go_on_alone(tmp_path: Path, end: signal
         assert script.wait(10) == 130
         assert psutil.wait_procs(steps, 5)[1] == []
     finally:
-        for one in (script, *steps):
+        script.kill()
+        for one in steps:
             with suppress(psutil.NoSuchProcess):
                 one.kill()
 
