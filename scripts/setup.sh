@@ -36,13 +36,15 @@ case $set_name in
 esac
 
 mkdir -p .slotwise
-[ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+"$venv/bin/python" -m pip --version >/dev/null 2>&1 || "$python" -m venv "$venv" # also where pip is missing: one half made
 pip="$venv/bin/python -m pip install --disable-pip-version-check --quiet $pinned"
 
 step() { # step TEXT COMMAND...: one line a step, the output goes to the log
     text=$1; shift
     printf '  %s ... ' "$text"
     began=$(date +%s)
+    job=
+    trap '[ -z "$job" ] || kill "$job" 2>/dev/null; printf "stopped\n" >&2; exit 130' INT TERM HUP # it hears no Ctrl-C itself
     "$@" >>"$log" 2>&1 &
     job=$!
     while kill -0 "$job" 2>/dev/null; do
@@ -54,6 +56,7 @@ step() { # step TEXT COMMAND...: one line a step, the output goes to the log
         tail -n 15 "$log" >&2
         fail "installing stopped at: $text" "the whole output is in $log; behind a proxy or mirror, set PIP_INDEX_URL"
     fi
+    trap - INT TERM HUP
     if [ -t 1 ]; then printf '\r  %s ... ' "$text"; fi
     printf 'done in %d s\n' "$(($(date +%s) - began))"
 }

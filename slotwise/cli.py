@@ -61,12 +61,25 @@ def _as_slotwise_error(problem: SlotwiseError | ModuleNotFoundError | OSError) -
     if isinstance(problem, OSError):
         import tempfile
 
-        from slotwise.files import disk, project
+        from slotwise.files import disk
 
-        return disk.explain(problem, (Path("model_store"), project.state_root(), Path(tempfile.gettempdir()), Path()))
+        if problem.filename is None and _folder_is_gone():
+            return SlotwiseError(
+                "the folder that this was started in is not there any more", "go to another one, or name it with --home"
+            )
+        state = Path(os.environ.get("SLOTWISE_HOME") or ".slotwise")
+        return disk.explain(problem, (Path("model_store"), state, Path(tempfile.gettempdir()), Path()))
     if (problem.name or "").split(".")[0] not in (*BASE, *EXTRAS):
         raise problem
     return missing_package(problem.name or "", "this command")
+
+
+def _folder_is_gone() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def main() -> None:

@@ -44,12 +44,20 @@ def emit(data: Any, as_json: bool, render: Callable[[], Any] | None = None) -> N
     A string is never wrapped: it is one line for whoever reads it from a pipe.
     """
     if as_json or render is None:
-        sys.stdout.write(json.dumps(data, indent=2, default=str) + "\n")
+        sys.stdout.write(_as_json(data) + "\n")
         return
     rendered = render()
     for part in rendered if isinstance(rendered, list) else [rendered]:
         if part is not None:
             out().print(part, soft_wrap=isinstance(part, str), markup=False)  # it may have others' words
+
+
+def _as_json(data: Any) -> str:
+    """JSON that every program reads: a number that is none, or has no end, is null."""
+    try:
+        return json.dumps(data, indent=2, default=str, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(data, default=str), parse_constant=lambda name: None), indent=2)
 
 
 def table(title: str, columns: list[str], rows: list[list[Any]]) -> Any:

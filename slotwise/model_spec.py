@@ -26,7 +26,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -51,8 +51,6 @@ def _named(name: str) -> str:
 File = Annotated[str, AfterValidator(_inside)]
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]  # OpenVINO makes an answer of what is not finite
-
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -265,7 +263,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
-        raise SlotwiseError(f"there is no {path}", "`slotwise new NAME` writes one to start from") from error
+        hint = "`slotwise new NAME` writes one to start from" if path.name == "model.toml" else "name a TOML file that is there"
+        raise SlotwiseError(f"there is no {path}", hint) from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, no TOML, or a number of 5000 digits
         raise SlotwiseError(f"{path} cannot be read: {error}", "it must be a TOML file in UTF-8") from error
 
@@ -284,16 +283,18 @@ def parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:
             hint = f"did you mean {close[0]!r}?" if close else f"known keys: {', '.join(known)}"
             raise SlotwiseError(f"{path}: unknown key {key!r}", hint) from failed
         if first["type"] == "missing":
-            raise SlotwiseError(f"{path}: the key {key!r} is missing", "every model.toml has a name and a handler") from failed
+            hint = "every model.toml has a name and a handler" if model is ModelSpec and len(keys) == 1 else "add that key"
+            raise SlotwiseError(f"{path}: the key {key!r} is missing", hint) from failed
         reason = first["msg"].removeprefix("Value error, ")
         raise SlotwiseError(f"{path}: {key}: {reason}" if key else f"{path}: {reason}", "correct that key") from failed
 
 
 def _known_keys(model: type[BaseModel], section: list[str]) -> list[str]:
-    for key in section:
+    for key in (key for key in section if not key.isdecimal()):  # a number is a place in a list
         field = model.model_fields.get(key)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        kinds = [field.annotation, *get_args(field.annotation)] if field else []
+        inner = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+        if inner is None:
             return []
         model = inner
     return sorted(model.model_fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -119,6 +120,31 @@ def test_a_file_that_cannot_be_written_is_one_line() -> None:
     done = run("new", "/proc/mine")
     assert done.returncode == 1
     assert done.stderr.startswith("error: /proc/mine cannot be written, and was removed: [Errno 2] No such file or directory")
+
+
+def test_where_the_verdicts_cannot_be_written_nothing_is_checked(tmp_path: Path) -> None:
+    done = run("check", "nosuch.mar", "--junit", "nowhere/out.xml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.splitlines()[0] == "error: nowhere/out.xml cannot be written: there is no folder nowhere"
+
+
+def test_what_is_to_be_typed_next_can_be_typed_as_it_is(tmp_path: Path) -> None:
+    done = run("new", "my models/stream", "--kind", "stream", cwd=tmp_path)
+    assert done.stdout.splitlines()[-1].startswith("next: slotwise build 'my models/stream' && ")
+
+
+@pytest.mark.parametrize("words", ["list", "build digits", "key add anna", "profile list"])
+def test_a_folder_that_is_gone_is_one_line(words: str, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    environ = {name: value for name, value in os.environ.items() if name != "SLOTWISE_HOME"}
+    script = f'rmdir "$PWD"; exec "{sys.executable}" -P -m slotwise.cli {words}'
+    done = subprocess.run(["sh", "-c", script], cwd=gone, env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if "getcwd" not in line] == [
+        "error: the folder that this was started in is not there any more",
+        "hint: go to another one, or name it with --home",
+    ]
 
 
 def test_wrong_usage_is_exit_code_2() -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
+
 import pytest
 
 from slotwise.console import emit, progress, say, table
@@ -20,3 +24,10 @@ def test_words_in_brackets_stay_beside_a_bar() -> None:
     with progress() as bar:
         bar.add_task("loading [/x]")
         assert str(bar.columns[0].render(bar.tasks[0])) == "loading [/x]"  # type: ignore[union-attr]
+
+
+def test_json_is_what_every_program_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    emit({"loss": math.nan, "most": [math.inf, 1.5, "NaN"], "file": Path("a")}, True)
+    printed = capsys.readouterr().out
+    assert "NaN," not in printed
+    assert json.loads(printed) == {"loss": None, "most": [None, 1.5, "NaN"], "file": "a"}

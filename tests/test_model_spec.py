@@ -57,6 +57,7 @@ def test_a_whole_description_is_read(tmp_path: Path, encoding: str) -> None:
         ('handler = "h"', "the key 'name' is missing", ""),
         (MINIMAL + "lables = []", "unknown key 'lables'", "did you mean 'labels'?"),
         (MINIMAL + "[input]\nfoo = 1", "unknown key 'input.foo'", "known keys: columns, dtype, ink, "),
+        (MINIMAL + '[[stages]]\nname = "a"\nmodel = "b"\nnam = "c"', "unknown key 'stages.0.nam'", "did you mean 'name'?"),
         (MINIMAL + "[input]\nshape = [0, 2]", "input: shape must be of positive sizes", ""),
         (MINIMAL + "[input]\nshape = [3, 2, 2]\nmean = [1]", "input: mean has 1 numbers for 3 channels", ""),
         (MINIMAL + "[input]\nstd = [nan]", "input.std.0: Input should be a finite number", ""),

@@ -22,7 +22,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,10 +167,28 @@ def partial_folder(folder: Path) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _failed(script: Path, error: Exception) -> SlotwiseError:
+@contextmanager
+def _printing_on_stderr() -> Iterator[None]:
+    """What is printed meanwhile, also by a program that is started, goes to standard error: stdout is for our own answer."""
+    if sys.stdout is None:  # it was closed before
+        yield
+        return
+    sys.stdout.flush()
+    ours = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(ours, 1)
+        os.close(ours)
+
+
+def _failed(script: Path, error: BaseException) -> SlotwiseError:
     at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(script)]
     where = f" at line {at[-1]}" if at else ""
-    return SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {error}", "see that line")
+    why = " ".join(str(error).split())
+    return SlotwiseError(f"{script} failed{where}: {type(error).__name__}: {why}", "see that line")
 
 
 def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, Any]:
@@ -185,9 +203,10 @@ def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, 
         assert spec is not None
         assert spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        with noting_what_is_left(script, out.parent):
-            result = getattr(module, function)(out, *arguments) or {}
+        with _printing_on_stderr():
+            spec.loader.exec_module(module)
+            with noting_what_is_left(script, out.parent):
+                result = getattr(module, function)(out, *arguments) or {}
         as_kept: dict[str, Any] = json.loads(json.dumps(result, default=float))
         return as_kept
     except SlotwiseError:
@@ -199,7 +218,7 @@ def _call(script: Path, function: str, out: Path, *arguments: Any) -> dict[str, 
         raise
     except ModuleNotFoundError as error:
         raise missing_package(error.name or "", str(script)) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # what ends a script of its own would end the build, with its exit code
         raise _failed(script, error) from error
     finally:
         sys.path.remove(str(script.parent))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
+from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.input_digests import changed_input
 from slotwise.archive.packaging import MANIFEST
 from slotwise.archive.zip_safety import DAMAGE, read_small
 from slotwise.errors import SlotwiseError
@@ -54,6 +57,18 @@ def archive_of(model: str) -> Path:
     if not built.is_file():
         raise SlotwiseError(f"{model} is not built", f"`slotwise build {model}` makes {built}")
     return built
+
+
+def built_before(model: str, info: ArchiveInfo) -> str:
+    """A line where a model's folder is no longer what its archive was built from; "" where it is, or an archive was named."""
+    if model.endswith((".mar", ".model", ".war")) or Path(model).is_file() or is_stored(model, Path("model_store")):
+        return ""
+    folder = project.model_folder(model)
+    changed = changed_input(info.inputs, folder, load_spec(folder))
+    told = (
+        f"{info.path.name} was built before {changed} was changed: `slotwise build {shlex.quote(model)}` takes the change over"
+    )
+    return told if changed else ""
 
 
 def is_stored(name: str, store: Path) -> bool:

@@ -69,7 +69,7 @@ class Conversation:
     def difference(self, answer: SlotAnswer, number: int) -> tuple[str, str] | None:
         """What this answer says, and what that good body is told alone, where that is something else."""
         if not self.same(answer.value(), number):
-            return _short(answer), str(self.alone[number])[:80]
+            return short(answer), str(self.alone[number])[:80]
         about, alone = _about(answer), self.about[number]
         for name in sorted({name for name, _ in about.items() ^ alone.items()} - self.varying):
             return f"{name} {about.get(name, '')[:80]!r}", f"{name} {alone.get(name, '')[:80]!r}"
@@ -90,6 +90,12 @@ class Conversation:
             self.varying |= {name for name, _ in about.items() ^ _about(self.ask([body])[0]).items()}
         self.about.append(about)
         return True
+
+    def learn_steady(self, body: RequestBody) -> None:
+        """As `learn`, of a body that is answered and gets the same each time."""
+        first, again = self.ask([body])[0], self.ask([body])[0]
+        if agree(first.value(), again.value(), 0.0):
+            self.learn(body)
 
     def learn_variants(self) -> None:
         """Vary the examples until there are enough bodies with different answers."""
@@ -114,9 +120,7 @@ class Conversation:
                 self._judge(sent, slot, entry, answer)
             elif answer.code < 400:
                 whose = self._whose(sent, slot, answer)
-                raise PromiseBroken(
-                    f"{self._batch(sent)}: slot {slot}, {entry.name}, got {answer.code} {_short(answer)}{whose}"
-                )
+                raise PromiseBroken(f"{self._batch(sent)}: slot {slot}, {entry.name}, got {answer.code} {short(answer)}{whose}")
         self._refuse_swapped(sent, list(zip(batch, answers, strict=True)))
 
     def need_distinct(self) -> None:
@@ -129,7 +133,7 @@ class Conversation:
     def _judge(self, sent: Sequence[RequestBody], slot: int, number: int, answer: SlotAnswer) -> None:
         where = f"{self._batch(sent)}: slot {slot}, {self.good[number].name},"
         if answer.code != 200:
-            raise PromiseBroken(f"{where} got {answer.code} {_short(answer)}; alone it is answered")
+            raise PromiseBroken(f"{where} got {answer.code} {short(answer)}; alone it is answered")
         if found := self.difference(answer, number):
             got, alone = found
             raise PromiseBroken(f"{where} got {got}{self._whose(sent, slot, answer)}; alone it gets {alone}")
@@ -149,7 +153,7 @@ class Conversation:
         if len({slot for slot, *_ in swapped}) > 1:
             slot, number, answer, other = swapped[0]
             raise PromiseBroken(
-                f"{self._batch(sent)}: slot {slot}, {self.good[number].name}, got {_short(answer)}, "
+                f"{self._batch(sent)}: slot {slot}, {self.good[number].name}, got {short(answer)}, "
                 f"the answer of slot {other}; alone it gets {str(self.alone[number])[:80]}"
             )
 
@@ -173,6 +177,7 @@ def _about(answer: SlotAnswer) -> dict[str, str]:
     return {"content-type": answer.content_type} | answer.kept_headers()
 
 
-def _short(answer: SlotAnswer) -> str:
+def short(answer: SlotAnswer) -> str:
+    """The beginning of its body, in one line."""
     text = " ".join(answer.body.decode("utf-8", "replace").split())
     return text if len(text) <= 80 else text[:77] + "..."

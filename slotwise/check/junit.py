@@ -18,7 +18,7 @@ def write_junit(path: Path, reports: Sequence[CheckReport], sentences: Mapping[s
     root = ElementTree.Element("testsuites", name="slotwise check")
     for report in reports:
         for kind, verdicts in report.verdicts.items():
-            name = Path(report.archive).name
+            name = _printable(Path(report.archive).name)
             suite = ElementTree.SubElement(root, "testsuite", name=f"{name} on {kind} {report.versions[kind]}")
             failures = skipped = 0
             for verdict in verdicts:

@@ -8,10 +8,16 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable
+from typing import Any
 
 from slotwise.bench.bodies import RequestBody, bad_bodies
-from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
+from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested, short
 from slotwise.check.worker_protocol import SlotAnswer
+
+ERROR_KEYS = ("error", "errors", "exception", "traceback")  # of an object that says that it is an error
+CODE_KEYS = ("code", "status", "statuscode", "status_code")  # with 400 to 599 it does, too
+TRACE = "Traceback (most recent call last)"
+TAKES_ALL = "the model takes every body, bad ones included"
 
 
 def starts(talk: Conversation) -> None:
@@ -33,7 +39,8 @@ def answers(talk: Conversation) -> None:
 
 def refuses(talk: Conversation) -> None:
     """It refuses a bad body with a 4xx that gives nothing away."""
-    faults = []
+    faults, taken = [], ""
+    usual = {key for value in talk.alone for key in _says_error(value)}
     for body in bad_bodies(talk.examples[0]):
         try:
             answer = talk.ask([body])[0]
@@ -41,13 +48,18 @@ def refuses(talk: Conversation) -> None:
             faults.append(str(broken))
         else:
             if answer.code == 200:
+                taken = taken or f"{body.name} gets 200 {short(answer)}"
+                if _says_error(answer.value()) - usual or TRACE.encode() in answer.body:
+                    faults.append(f"{body.name} alone gets 200, and an error in its body: {short(answer)}")
+                elif talk.good:
+                    talk.learn_steady(body)  # a body like any other: nor may its answer depend on others
                 continue
             faults += [f"{body.name} alone {fault}" for fault in _refusal_faults(answer)]
         talk.bad.append(body)
     if faults:
         raise PromiseBroken(faults[0])
     if not talk.bad:
-        raise PromiseUntested("the model takes every body, bad ones included")
+        raise PromiseUntested(f"{TAKES_ALL}: {taken}")
 
 
 def partial(talk: Conversation) -> None:
@@ -128,7 +140,7 @@ def _need_answers(talk: Conversation) -> None:
 def _need_bad(talk: Conversation) -> None:
     _need_answers(talk)
     if not talk.bad:
-        raise PromiseUntested("the model takes every body, bad ones included")
+        raise PromiseUntested(TAKES_ALL)
 
 
 def _poisoned(talk: Conversation, n: int, slots: set[int]) -> list[int | RequestBody]:
@@ -143,3 +155,14 @@ def _refusal_faults(answer: SlotAnswer) -> list[str]:
     if "Traceback" in text or 'File "' in text:
         faults.append(f"gets {answer.code} with a stack trace in its body")
     return faults
+
+
+def _says_error(value: Any) -> set[str]:
+    """The keys by which an answer says that it is an error, whatever its status."""
+    return {
+        key
+        for part in (value if isinstance(value, list) else [value])
+        if isinstance(part, dict)
+        for key, said in part.items()
+        if (key.lower() in ERROR_KEYS and said) or (key.lower() in CODE_KEYS and type(said) is int and 400 <= said < 600)
+    }

@@ -86,7 +86,7 @@ def _ask(state: ObservedState, different: list[Difference], yes: bool) -> None:
     say(how)
     if not sys.stdin.isatty():
         raise SlotwiseError("nothing was changed: this needs a yes", "add --yes")
-    if not typer.confirm("go on?"):
+    if not typer.confirm("go on?", err=True):  # stdout is for the answer
         raise SlotwiseError("nothing was changed", "`slotwise drift` shows what differs")
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from slotwise.commands.options import ModelFolder, Profile
-from slotwise.console import Json, emit, out, progress, table
+from slotwise.console import Json, emit, out, progress, say, table
 
 if TYPE_CHECKING:
     from slotwise.check.conformance import CheckReport
@@ -153,16 +154,20 @@ def check(
 
     from slotwise.archive.guarding.foreign import lacks
     from slotwise.archive.inspection import inspect
-    from slotwise.archive.store import archive_of
+    from slotwise.archive.store import archive_of, built_before
     from slotwise.check.conformance import SENTENCES, carried_bodies, check, present
     from slotwise.check.junit import write_junit
     from slotwise.check.real_worker import OWN_HOST, SERVERS
+    from slotwise.files.disk import check_target
 
+    check_target(junit)
     if server not in (None, OWN_HOST, *SERVERS):
         raise typer.BadParameter(f"{server!r} is not one of {', '.join((*SERVERS, OWN_HOST))}", param_hint="--server")
     servers = [server] if server else present()
     paths = [archive_of(archive) for archive in archives]
     infos = {path: inspect(path, need_digests=False) for path in paths}
+    for note in filter(None, (built_before(name, infos[path]) for name, path in zip(archives, paths, strict=True))):
+        say(note)
     foreign = {path: lines for path, info in infos.items() if (lines := lacks(info))}
     checked = [path for path in paths if path not in foreign or body or carried_bodies(infos[path])]
     with progress() as bar:
@@ -260,6 +265,6 @@ def new(
     def render() -> None:
         for file in files:
             typer.echo(f"wrote {file}")
-        typer.echo(f"next: slotwise build {name} && slotwise check model_store/{Path(name).name}.mar")
+        typer.echo(f"next: slotwise build {shlex.quote(name)} && slotwise check model_store/{Path(name).name}.mar")
 
     emit({"folder": name, "files": [str(file) for file in files]}, as_json, render)

@@ -118,4 +118,7 @@ def _from_now(text: str, option: str) -> float:
 
 
 def _shown(until: float) -> str:
-    return datetime.fromtimestamp(until).astimezone().isoformat(" ", "seconds") if until else "removed"
+    try:
+        return datetime.fromtimestamp(until).astimezone().isoformat(" ", "seconds") if until else "removed"
+    except (ValueError, OverflowError):
+        return "the year 9999 is over"

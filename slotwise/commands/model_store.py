@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -161,22 +162,23 @@ def migrate(
         raise SlotwiseError(f"there is no {path}", "name a deployment's folder, or a model.tar.gz")
     if is_sagemaker(path):
         findings = migrate_sagemaker(path, out, name or (out.name if out else "model"))
-        command = f"slotwise serve {out or 'FOLDER'} --server slotwise"
+        command = f"slotwise serve {shlex.quote(str(out)) if out else 'FOLDER'} --server slotwise"
     else:
         findings, command = migrate_deployment(path, out, image)
     verdict = worst(findings)
-    data = {"verdict": verdict, "findings": [asdict(one) for one in findings], "written": str(out) if out else None}
+    written = out if out and out.is_dir() and any(out.iterdir()) else None  # SageMaker's: not where it cannot be served
+    data = {"verdict": verdict, "findings": [asdict(one) for one in findings], "written": str(written) if written else None}
 
     def render() -> Any:
         counts = {one: sum(finding.verdict == one for finding in findings) for one in ("works", "note", "cannot")}
         summary = ", ".join(f"{count} {one}" for one, count in counts.items() if count)
         typer.echo(f"{path}: {summary}")
-        if out and out.exists():
-            typer.echo(f"wrote {out}\nstart it: {command}")
-        elif not out:
-            typer.echo("nothing was written: name a folder with --out")
+        if written:
+            typer.echo(f"wrote {written}\nstart it: {command}")
+        else:
+            typer.echo("nothing was written" + ("" if out else ": name a folder with --out"))
         return table("", ["what", "", "about"], [[one.what, one.verdict, one.about] for one in findings])
 
-    emit(data | ({"start": command} if out else {}), as_json, render)
+    emit(data | ({"start": command} if written else {}), as_json, render)
     if verdict == "cannot":
         raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -56,7 +57,7 @@ def train(
     with progress() as bar:
         outcome = training.train(spec, data, own_folder(folder), plan, bar, resume=resume)
     emit(asdict(outcome), as_json, lambda: _show(outcome))
-    say(f"next: slotwise build {model}")
+    say(f"next: slotwise build {shlex.quote(model)}")
 
 
 def _show(outcome: TrainingResult) -> None:

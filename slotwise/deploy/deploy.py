@@ -16,9 +16,8 @@ from slotwise.archive.download import another_archive, fetch, is_url
 from slotwise.archive.guarding.foreign import lacks
 from slotwise.archive.guarding.guard_proof import GuardProof
 from slotwise.archive.guarding.guarded import check_replaced, guard, guards, proof_of
-from slotwise.archive.input_digests import changed_input
 from slotwise.archive.inspection import inspect
-from slotwise.archive.store import archive_file, is_stored
+from slotwise.archive.store import archive_file, built_before, is_stored
 from slotwise.deploy.kept_settings import kept_settings
 from slotwise.errors import SlotwiseError
 from slotwise.files import project
@@ -87,8 +86,8 @@ def _obtained(what: str, model_store: Path, sha256: str | None, say: Callable[[s
         say(f"building {path.name}")
         path = build(what, model_store)
     info = inspect(path)
-    if changed := changed_input(info.inputs, folder, spec):
-        say(f"{path.name} was built before {changed} was changed: `slotwise build {what}` takes the change over")
+    if note := built_before(what, info):
+        say(note)
     return info
 
 

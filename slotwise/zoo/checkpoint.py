@@ -40,8 +40,14 @@ def load(folder: Path, plan: Mapping[str, Any], learns: Mapping[str, Any], rando
         raise SlotwiseError(f"{folder / RESUME} cannot be read: it is damaged", AGAIN) from error
     changed = [key for key, value in plan.items() if facts["plan"].get(key) != value]
     if changed:
-        option = f"--{changed[0].replace('_', '-')} {facts['plan'].get(changed[0])}"
-        raise SlotwiseError(f"the training in {folder} was started with {option}", f"give {option} again, or {AGAIN}")
+        option, before = f"--{changed[0].replace('_', '-')}", facts["plan"].get(changed[0])
+        if before is None:
+            raise SlotwiseError(
+                f"the training in {folder} was started without {option}", "leave that out, or --resume to start over"
+            )
+        raise SlotwiseError(
+            f"the training in {folder} was started with {option} {before}", f"give {option} {before} again, or {AGAIN}"
+        )
     other = [name for name, value in learns.items() if facts["result"].get(name) != value]
     if other:
         hint = f"restore the {other[0]} that it was started with, or {AGAIN}"

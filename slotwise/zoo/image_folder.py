@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,15 +33,15 @@ class LabelledPictures:
         return len(self.files)
 
     @classmethod
-    def find(cls, folder: Path, labels: Sequence[str]) -> LabelledPictures:
-        """All pictures in `folder`/CLASS. A class's folder has the name of its label, or that with an s: ants for ant."""
+    def find(cls, folder: Path, labels: Sequence[str], read: Callable[[bytes], Any] = decode_rgb) -> LabelledPictures:
+        """All pictures in `folder`/CLASS that `read` takes. A class's folder has the name of its label, or that with an s."""
         files: list[Path] = []
         targets: list[int] = []
         left_out: list[str] = []
         for target, path in enumerate(_class_folders(folder, labels)):
             before = len(files)
             for file in _files(path):
-                if problem := _problem(file):
+                if problem := _problem(file, read):
                     left_out.append(f"{file}: {problem}")
                 else:
                     files.append(file)
@@ -98,10 +98,12 @@ def _files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def _problem(file: Path) -> str:
+def _problem(file: Path, read: Callable[[bytes], Any]) -> str:
     """Why the file is no picture to learn from, "" where it is one."""
+    if file.exists() and not file.is_file():
+        return "no regular file"
     try:
-        decode_rgb(file.read_bytes(), size_hint=64)
+        read(file.read_bytes())
     except SlotError as error:
         return error.message.partition(":")[0]
     except OSError as error:

@@ -90,8 +90,16 @@ def train(
     for data or weights that do not fit the model.
     """
     check_writable(folder)
-    train_set, validation = LabelledPictures.find(data / "train", spec.labels), LabelledPictures.find(data / "val", spec.labels)
+    _check_described(spec)
+    recipe = Recipe.of(spec.input.model_dump())
+    train_set, validation = (LabelledPictures.find(data / part, spec.labels, recipe) for part in ("train", "val"))
     start = start_of(spec, plan.weights)
+    if not start.mean or not start.std:
+        raise SlotwiseError(
+            f"the model {spec.name} does not say what its network takes", "mean and std in [input] of model.toml"
+        )
+    if start.weights == "none" and not plan.epochs:
+        raise SlotwiseError("the last layer alone is not trained without weights", "--epochs 1 or more, or other --weights")
     result = TrainingResult(list(spec.labels), start.network, preprocessing(spec, start), asdict(plan))
     result.data = digest(data, [*train_set.files, *validation.files])
     result.train_pictures, result.validation_pictures = len(train_set), len(validation)
@@ -101,9 +109,20 @@ def train(
         if start.weights != "none" and not resume:
             run.fit_last_layer()
         run.fine_tune(resume)
+    if not run.best:
+        raise SlotwiseError("the network answers with what is no number", "train with a smaller --learning-rate")
     run.keep()
     (folder / checkpoint.RESUME).unlink(missing_ok=True)
     return result
+
+
+def _check_described(spec: ModelSpec) -> None:
+    """Raise SlotwiseError where model.toml does not say what is to be learned, or from what."""
+    if not spec.labels:
+        raise SlotwiseError(f"the model {spec.name} has no labels", 'name them in model.toml: labels = ["ant", "bee"]')
+    if len(spec.input.shape) != 3:
+        hint = "[input] of model.toml: shape = [3, 224, 224]"
+        raise SlotwiseError(f"the model {spec.name} does not say what its network takes", hint)
 
 
 @contextmanager
@@ -200,7 +219,7 @@ class _Run:
         accuracy, loss, confusion = evaluate(self.module, self.validation, self.recipe, self.plan.batch_size, self.device)
         result = self.result
         result.epochs, result.seconds = epoch, round(time.monotonic() - self.started, 1)
-        if not self.best or (accuracy, -loss) > (result.accuracy, -result.loss):
+        if math.isfinite(loss) and (not self.best or (accuracy, -loss) > (result.accuracy, -result.loss)):
             result.accuracy, result.loss, result.confusion, result.best_epoch = accuracy, loss, confusion, epoch
             self.best = {key: value.detach().cpu().clone() for key, value in self.module.network.state_dict().items()}
             self.keep()

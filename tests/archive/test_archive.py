@@ -170,6 +170,8 @@ def test_make_runs_once_for_the_same_inputs(tmp_path: Path) -> None:
     ("files", "message"),
     [
         ({"make.py": "def make(out, weights, progress):\n    1 / 0\n"}, r"make.py failed at line 2: ZeroDivisionError"),
+        ({"make.py": "import sys\n\ndef make(out, weights, progress):\n    sys.exit(0)\n"}, r"failed at line 4: SystemExit: 0"),
+        ({"make.py": "raise ValueError('one\\n  two')\n"}, r"make.py failed at line 1: ValueError: one two"),
         ({"make.py": "import no_such_thing\n"}, r"make.py needs the Python package no_such_thing"),
         ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\nfiles = ["gone.txt"]\n'}, r"gone.txt is named in model.toml"),
         ({"model.toml": 'name = "toy"\nhandler = "serve_toy.py"\n[profiles.cpu]\nbatchsize = 1\n'}, r"toy: .*cpu.*'batchsize'"),
@@ -187,6 +189,16 @@ def test_what_cannot_be_built_is_one_line(tmp_path: Path, files: dict[str, str],
     assert "\n" not in raised.value.message
     assert raised.value.hint
     assert not list((tmp_path / "store").glob("*.mar*")) if (tmp_path / "store").exists() else True
+
+
+def test_what_a_make_script_prints_is_no_part_of_the_commands_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = 'import subprocess\nprint("own")\ndef make(out, weights, progress):\n    subprocess.run(["echo", "a child"])\n'
+    spec = 'name = "toy"\nhandler = "serve_toy.py"\n'
+    place = folder(tmp_path / "toy", **{"model.toml": spec, "make.py": script})
+    build(place, tmp_path / "store", prove=unproven)
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert {"own", "a child"} <= set(printed.err.splitlines())
 
 
 @pytest.mark.parametrize("kind", ["torchserve", "mms"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.worker.engines import load_engine
 from slotwise.worker.environment.settings import Settings
 from tests.archive.foreign_archives import FUNCTION, legacy_archive, torch_archive
+from tests.support.archives import unproven
 
 torch = pytest.importorskip("torch")
 
@@ -70,6 +73,19 @@ def small(folder: Path, name: str, version: str) -> Path:
     (folder / "h.py").write_text(HANDLER)
     (folder / "model.toml").write_text(f'name = "{name}"\nversion = "{version}"\nhandler = "h.py"\n')
     return folder
+
+
+def test_an_archive_that_is_older_than_its_model_is_checked_with_a_word(tmp_path: Path) -> None:
+    def checked(*names: str) -> str:
+        command = [sys.executable, "-m", "slotwise.cli", "check", *names]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr  # it ends for want of an example
+
+    build(small(tmp_path / "mine", "mine", "1.0"), tmp_path / "model_store", prove=unproven)
+    assert "was changed" not in checked("mine")
+    (tmp_path / "mine" / "h.py").write_text(f"{HANDLER}# otherwise\n")
+    note = "mine.mar was built before h.py was changed: `slotwise build mine` takes the change over"
+    assert note in " ".join(checked("mine").split())
+    assert "was changed" not in checked("model_store/mine.mar")
 
 
 def test_another_models_archive_is_no_target(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from slotwise.archive.build import build
 from slotwise.archive.scaffold.new import WRITERS, Kind, new
+from slotwise.errors import SlotwiseError
 from tests.worker.serving import Served
 
 pytest.importorskip("onnx")
@@ -72,3 +73,11 @@ def test_every_kind_is_written(tmp_path: Path) -> None:
         files = new(str(tmp_path / kind), kind=kind)
         assert tmp_path / kind / "model.toml" in files
         assert json.dumps(kind)[1:-1] in (tmp_path / kind / "model.toml").read_text().splitlines()[0]  # the path to build
+
+
+@pytest.mark.parametrize("path", ["two\nlines/mine", "half\udcff/mine"])
+def test_a_path_that_no_text_holds_is_one_line(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SlotwiseError, match="cannot be written into a text"):
+        new(path, kind="stream")
+    assert list(tmp_path.iterdir()) == []

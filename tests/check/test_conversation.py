@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import random
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from slotwise.bench.bodies import RequestBody
-from slotwise.check.conversation import Conversation, PromiseBroken
+from slotwise.check.conversation import Conversation, PromiseBroken, PromiseUntested
 from slotwise.check.example_variants import variants
-from slotwise.check.promises import answers, memory, partial
+from slotwise.check.promises import answers, memory, order, partial, refuses
 from slotwise.check.worker_protocol import SlotAnswer, WrongIds, read_answers
 
 BODIES = [RequestBody(b"good%d" % i, "application/octet-stream", name=f"example {i}") for i in range(1, 5)]
@@ -144,3 +146,72 @@ def test_examples_are_varied_by_what_they_are() -> None:
         "words reversed": '{"text": "film good a", "lang": "fr"}'
     }
     assert varied("[1, 2]", "application/json") == {"numbers reversed": "[2, 1]"}
+
+
+class Answering:
+    """Answers numbers from 1 on, each with ten times itself; to what is none `odd` says what is answered with 200."""
+
+    def __init__(self, odd: Callable[[Answering], Any], **also: Any) -> None:
+        self.odd, self.also, self.last = odd, also, 0
+
+    def predict(self, bodies: Sequence[RequestBody]) -> list[SlotAnswer]:
+        return [SlotAnswer(200, json.dumps(self.answer(body)).encode()) for body in bodies]
+
+    def answer(self, body: RequestBody) -> Any:
+        if not body.data.isdigit():
+            return self.odd(self)
+        self.last = 10 * int(body.data)
+        return {"ten": self.last, **self.also}
+
+    def logged_exception(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        pass
+
+
+def asked_of(odd: Callable[[Answering], Any], **also: Any) -> Conversation:
+    """A conversation that has learned the examples of such a worker."""
+    examples = [RequestBody(b"%d" % number, name=f"{number}") for number in (1, 2, 3)]
+    talk = Conversation(lambda: Answering(odd, **also), examples, 4)  # type: ignore[arg-type,return-value]
+    answers(talk)
+    return talk
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"error": "no number"},
+        [{"Errors": ["no number"]}],
+        {"code": 400, "message": "no number"},
+        'Traceback (most recent call last):\n  File "x.py", line 1',
+    ],
+)
+def test_an_error_with_status_200_is_no_refusal(said: Any) -> None:
+    with pytest.raises(PromiseBroken, match="truncated body alone gets 200, and an error in its body: "):
+        refuses(asked_of(lambda worker: said))
+
+
+def test_what_the_examples_are_told_as_well_is_no_error() -> None:
+    with pytest.raises(PromiseUntested, match=r"takes every body, bad ones included: .* gets 200 .*0\.9"):
+        refuses(asked_of(lambda worker: {"ten": 0, "error": 0.9}, error=0.1))
+    with pytest.raises(PromiseUntested, match="takes every body"):
+        refuses(asked_of(lambda worker: {"ten": 0, "error": None, "code": 200}))
+
+
+def test_what_is_answered_with_200_is_a_body_like_any_other() -> None:
+    talk = asked_of(lambda worker: {"ten": worker.last})  # what was answered last
+    with pytest.raises(PromiseUntested, match="takes every body"):
+        refuses(talk)
+    with pytest.raises(PromiseBroken, match="asked in another order it got"):
+        memory(talk)
+    with pytest.raises(PromiseBroken, match="alone it gets"):
+        order(talk)
+
+
+def test_a_bad_body_that_gets_another_answer_each_time_is_not_compared() -> None:
+    talk = asked_of(lambda worker: {"ten": random.random()})
+    with pytest.raises(PromiseUntested, match="takes every body"):
+        refuses(talk)
+    assert [body.name for body in talk.good] == ["1", "2", "3", "form without a body"]
+    partial(talk)

@@ -30,3 +30,9 @@ def test_a_broken_promise_is_a_failure_and_an_unasked_one_is_skipped(tmp_path: P
     failure = suites[0].find("testcase/failure")
     assert failure is not None
     assert (failure.get("message"), failure.text) == ("row 3 < row 4?", "Every request keeps its slot.")
+
+
+def test_a_name_that_xml_cannot_hold_is_written_without_it(tmp_path: Path) -> None:
+    write_junit(tmp_path / "out.xml", [report("store/a\x01b\udcff.mar")], SENTENCES)
+    (suite,) = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert suite.get("name") == "a?b?.mar on mms 1.1.11"

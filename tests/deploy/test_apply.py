@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -14,6 +15,7 @@ import pytest
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.client.live_model import LiveModel, LiveWorker
 from slotwise.client.management import RegisteredModel
+from slotwise.commands import apply as command
 from slotwise.deploy import apply, drift
 from slotwise.deploy.drift import DeployedModel, DesiredState, Difference, ObservedState
 from slotwise.errors import SlotwiseError
@@ -233,6 +235,18 @@ def test_models_keep_the_names_that_they_were_registered_under(monkeypatch: pyte
         apply.start_ready("default", declared(), Ports(), renamed, registrations, lambda message: None)
     assert registered == 2 * [("digits.mar", "blue"), ("blue", "1.0")]
     assert expected == 2 * ["blue"]  # so that the server has who asks for it wait
+
+
+def test_the_question_before_a_restart_is_no_part_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    terminal = io.StringIO("y\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("slotwise.frontend.process.running", lambda name: None)
+    command._ask(state(), [Difference(None, None, "log_level", "WARN", "INFO", "restart")], yes=False)
+    printed = capsys.readouterr()
+    assert (printed.out.strip(), "go on?" in printed.err) == ("", True)
 
 
 def test_a_name_that_cannot_be_kept_is_refused_before_anything_ends(servers: Servers) -> None:

@@ -63,6 +63,19 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+@pytest.mark.parametrize("text", ["", "[[archives]]\n"])
+def test_a_list_without_archives_is_told_what_it_lacks(tmp_path: Path, text: str) -> None:
+    with pytest.raises(SlotwiseError, match=r"'archives?'") as raised:
+        fill(listed(tmp_path, text), tmp_path / "out")
+    assert "model.toml" not in raised.value.hint
+
+
+def test_a_list_that_is_not_there_is_no_model_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(SlotwiseError, match=r"there is no .*nosuch\.toml") as raised:
+        fill(tmp_path / "nosuch.toml", tmp_path / "out")
+    assert "slotwise new" not in raised.value.hint
+
+
 def test_a_file_is_copied(tmp_path: Path, built: Path) -> None:
     found = fill(listed(tmp_path, f'[[archive]]\nfile = "{built}"\n'), tmp_path / "out")
     assert [info.name for info in found] == ["toy"]

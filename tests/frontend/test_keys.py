@@ -141,6 +141,7 @@ def test_the_file_holds_hashes_is_read_again_and_survives_nonsense(file: Path, m
         {"name": keys.OWN, "sha256": digest},
         {"name": "x", "sha256": digest, "models": "digits"},
         {"name": "x", "sha256": digest, "models": None},
+        {"name": "x", "sha256": digest, "models": ["digits", 1]},
         None,
     ]
     for text in ("nonsense", "[]", *(json.dumps({"keys": [entry]}) for entry in entries)):
@@ -317,6 +318,24 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     listed = slotwise_key("list", "--keys", str(file), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (listed.returncode, listed.stdout.count("mod\\xe8le")) == (0, 2), listed.stderr
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
+
+
+def test_a_key_that_ends_after_the_last_year_of_a_date_is_listed(file: Path) -> None:
+    """As one whose end somebody has written in milliseconds."""
+    keys.add(file, "app", until=1767225600000.0)
+    listed = CliRunner().invoke(build_cli(), ["key", "list", "--keys", str(file)])
+    assert (listed.exit_code, "the year 9999 is over" in listed.output) == (0, True)
+
+
+def test_what_is_said_about_an_ended_key_leads_to_a_new_one(file: Path) -> None:
+    keys.add(file, "app", until=1.0)
+    with pytest.raises(SlotwiseError) as raised:
+        keys.rotate(file, "app", 0.0)
+    remove, add = f"`slotwise key remove app --keys {file}`", f"`slotwise key add app --keys {file}`"
+    assert raised.value.hint == f"{remove} takes away what has ended, then {add} makes one"
+    with pytest.raises(SlotwiseError) as raised:
+        keys.add(file, "app")
+    assert raised.value.hint == f"{remove} takes it away"
 
 
 @pytest.mark.parametrize("models", ["", " ", ","])

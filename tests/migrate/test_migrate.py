@@ -247,6 +247,19 @@ def test_the_command_tells_people_and_programs(tmp_path: Path) -> None:
         assert error in done.stderr
 
 
+def test_the_command_says_of_a_sagemaker_model_what_was_written_and_how_it_starts(tmp_path: Path) -> None:
+    out = tmp_path / "my models"
+    lacks = packed(tmp_path / "lacks.tar.gz", **{"code/inference.py": b"x = 1\n"})
+    done = command("migrate", str(lacks), "--out", str(out), "--name", "mine", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["verdict"], answer["written"], answer.get("start")) == (1, "cannot", None, None)
+    whole = packed(tmp_path / "whole.tar.gz", **{"code/inference.py": OWN_FUNCTIONS.encode()})
+    done = command("migrate", str(whole), "--out", str(out), "--name", "mine", "--json")
+    answer = json.loads(done.stdout)
+    assert (done.returncode, answer["written"]) == (0, str(out))
+    assert answer["start"] == f"slotwise serve '{out}' --server slotwise"
+
+
 def test_a_folder_with_nothing_of_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "values.yaml").write_text("a: 1\n")

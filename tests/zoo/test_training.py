@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rich.progress import Progress
 
 from slotwise import console
@@ -22,7 +24,8 @@ from slotwise.check.conformance import check
 from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from slotwise.worker.inputs.images import Recipe
-from slotwise.zoo import trained, training
+from slotwise.zoo import checkpoint, trained, training
+from slotwise.zoo.image_folder import LabelledPictures
 from slotwise.zoo.networks import network
 from slotwise.zoo.start import start_of
 from tests.support.insects import draw
@@ -193,6 +196,14 @@ def test_a_stopped_training_goes_on_as_if_nothing_had_been(model: Path, data: Pa
         training.train(spec, data, folder, plan, shown, resume=True)
 
 
+def test_a_stopped_training_without_weights_is_not_told_to_give_some(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    checkpoint.save(tmp_path, {"plan": {"weights": None}, "result": {}}, random, {})
+    with pytest.raises(SlotwiseError, match="was started without --weights") as raised:
+        checkpoint.load(tmp_path, {"weights": "w.pt"}, {}, random)
+    assert raised.value.hint == "leave that out, or --resume to start over"
+
+
 @pytest.mark.parametrize("other", ["labels", "network", "input", "data"])
 def test_a_training_of_something_else_does_not_go_on(other: str, model: Path, data: Path, tmp_path: Path) -> None:
     plan, spec, folder = replace(PLAN, epochs=2, patience=1), load_spec(model), tmp_path / "stopped"
@@ -218,6 +229,39 @@ def test_a_training_of_something_else_does_not_go_on(other: str, model: Path, da
     with pytest.raises(SlotwiseError, match=f"was started with other {other}"):
         training.train(spec.model_copy(update=changed.get(other, {})), data, folder, plan, Progress(disable=True), resume=True)
     assert (folder / "training.json").read_bytes() == before
+
+
+def test_what_would_not_be_served_is_nothing_to_learn_from(data: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(data / "train", tmp_path / "train"))
+    Image.new("RGB", (400, 300)).save(folder / "ants" / "large.png")
+    os.mkfifo(folder / "bees" / "pipe.png")
+    recipe = Recipe.of({"shape": [3, 48, 48], "max_pixels": 100_000})
+    found = LabelledPictures.find(folder, ["ant", "bee"], recipe)
+    assert len(found) == 24
+    reasons = {line.split("/")[-1].split(": ")[0]: line for line in found.left_out}
+    assert set(reasons) == {"Thumbs.db", "large.png", "pipe.png"}
+    assert reasons["pipe.png"].endswith("no regular file")
+
+
+@pytest.mark.parametrize(
+    ("described", "plan", "message"),
+    [
+        ({}, {"epochs": 0}, "the last layer alone is not trained without weights"),
+        ({}, {"epochs": 1, "learning_rate": 1e12}, "answers with what is no number"),
+        ({"labels": []}, {}, "has no labels"),
+        ({"input": {"shape": []}}, {}, "does not say what its network takes"),
+        ({"input": {"mean": []}}, {}, "does not say what its network takes"),
+    ],
+)
+def test_a_training_of_nothing_is_one_line_and_leaves_what_was_there(
+    described: dict[str, Any], plan: dict[str, Any], message: str, model: Path, data: Path, tmp_path: Path
+) -> None:
+    spec, before = load_spec(model), tmp_path / "weights.pt"
+    before.write_bytes(b"of an earlier training")
+    other = {**described, **({"input": spec.input.model_copy(update=described["input"])} if "input" in described else {})}
+    with console.progress() as shown, pytest.raises(SlotwiseError, match=message):
+        training.train(spec.model_copy(update=other), data, tmp_path, replace(PLAN, **plan), shown)
+    assert before.read_bytes() == b"of an earlier training"
 
 
 def test_a_folder_that_cannot_be_written_is_known_before_the_training(model: Path, data: Path) -> None:

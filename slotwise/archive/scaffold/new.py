@@ -32,6 +32,8 @@ def new(name: str, form: Form | None = None, kind: Kind = "picture") -> list[Pat
     """
     folder = Path(name)
     check_name(folder.name)
+    if not name.isprintable():  # model.toml begins with the commands to type
+        raise SlotwiseError(f"{name!a} cannot be written into a text", "choose another folder")
     if folder.exists():
         raise SlotwiseError(f"{folder} exists already", "choose another name, or delete it first")
     with whole_folder(folder):

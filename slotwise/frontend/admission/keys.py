@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -104,14 +105,16 @@ def _read_stamped(file: Path) -> tuple[list[AccessKey], Stamp]:
             entries = json.loads(stream.read())["keys"]
         keys_read = [AccessKey(**{**entry, "models": tuple(entry.get("models", ()))}) for entry in entries]
     except FileNotFoundError:
-        raise SlotwiseError(f"there is no file of keys {file}", f"`slotwise key add NAME --keys {file}` makes one") from None
+        raise SlotwiseError(f"there is no file of keys {file}", f"{_command('add', 'NAME', file)} makes one") from None
     except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
         raise SlotwiseError(f"the keys in {file} cannot be read: {error}", "`slotwise key add` writes such a file") from error
     for entry, key in zip(entries, keys_read, strict=True):
         if type(key.sha256) is not str or not SHA256(key.sha256):
             raise SlotwiseError(f"{file} has a key without its SHA-256", "`slotwise key add` writes such a file")
-        if type(key.name) is not str or key.name == OWN or type(entry.get("models", [])) is not list:
-            what = f"{file}: a name must be a text other than {OWN}, models a list"
+        models = entry.get("models", [])
+        texts = type(models) is list and all(type(model) is str for model in models)
+        if type(key.name) is not str or key.name == OWN or not texts:
+            what = f"{file}: a name must be a text other than {OWN}, models a list of texts"
             raise SlotwiseError(what, "`slotwise key add` writes such a file")
         _check(key, f"{file}: {key.name}")
     return keys_read, stamp
@@ -167,8 +170,10 @@ def add(
     _check(key, name)
     with locked(file):
         keys = read(file) if file.exists() else []
-        if any(one.name == name for one in keys):
-            hint = f"`slotwise key rotate {name}` gives it a new key, `slotwise key remove {name}` takes it away"
+        if of_name := [one for one in keys if one.name == name]:
+            hint = f"{_command('remove', name, file)} takes it away"
+            if not all(one.ended for one in of_name):
+                hint = f"{_command('rotate', name, file)} gives it a new key, {hint}"
             raise SlotwiseError(f"there is a key named {name!r} in {file}", hint)
         _write(file, [*keys, key])
     return new
@@ -184,9 +189,12 @@ def rotate(file: Path, name: str, old_until: float, until: float = 0.0) -> str:
         keys = read(file)
         of_name = [key for key in keys if key.name == name and not key.ended]
         if not of_name:
-            raise SlotwiseError(f"there is no key named {name!r} in {file} that has not ended", f"`slotwise key add {name}`")
+            hint = f"{_command('add', name, file)} makes one"
+            if any(key.name == name for key in keys):
+                hint = f"{_command('remove', name, file)} takes away what has ended, then {hint}"
+            raise SlotwiseError(f"there is no key named {name!r} in {file} that has not ended", hint)
         if len(of_name) > 1:
-            hint = f"wait until the old one ends, or `slotwise key remove {name} --old`"
+            hint = f"wait until the old one ends, or {_command('remove', f'{name} --old', file)}"
             raise SlotwiseError(f"{name} has two keys at this time already", hint)
         (old,) = of_name
         ending = replace(old, until=min(old_until, old.until or old_until))
@@ -207,8 +215,13 @@ def remove(file: Path, name: str, *, old: bool = False) -> None:
             gone = gone[:-1]
         if not gone:
             what = f"no older key of {name!r}" if old else f"no key named {name!r}"
-            raise SlotwiseError(f"there is {what} in {file}", "`slotwise key list` shows them")
+            raise SlotwiseError(f"there is {what} in {file}", f"{_command('list', '', file)} shows them")
         _write(file, [key for key in keys if key not in gone])
+
+
+def _command(what: str, name: str, file: Path) -> str:
+    """The command about this file, as a person types it."""
+    return f"`{' '.join(['slotwise key', what, *filter(None, [name]), '--keys', shlex.quote(str(file))])}`"
 
 
 def _write(file: Path, keys: list[AccessKey]) -> None:
