@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import hashlib
+import logging
 import os
 from contextlib import suppress
 from typing import Any
@@ -203,3 +204,18 @@ async def test_several_encodings_are_one_list(connect: Connect, front: Front) ->
     assert front.server.seen[-1].headers["content-encoding"] == "gzip, gzip"
     writer.write(b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: x\r\n" + packed + body)
     assert (await answer(reader))[0] == 415
+
+
+async def test_who_leaves_while_it_asks_for_the_models_is_no_failure(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await connect()
+    writer.write(b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await asyncio.sleep(0.1)
+    reader, writer = await connect()
+    writer.write(sized(b"7"))
+    assert (await answer(reader))[0] == 200
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
