@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
-from slotwise.worker.labels import ClassifierAnswers, in_words
+from slotwise.worker.labels import RAW_NUMBERS, ClassifierAnswers, in_words
 
 NEUTRAL = {"mean": 0, "std": 1}
 BINARY = re.compile(rb"[^\t\r\n -~]").search  # what no text of letters, digits and signs has
@@ -42,16 +42,16 @@ class TensorClassifier(BatchHandler):
         return np.zeros(self.shape, self.dtype)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        if body.startswith(b"\x93NUMPY"):
+        if headers.get("content-type") == RAW_NUMBERS:  # of V2, which says what they are
+            array = self.from_raw(body)
+        elif body.startswith(b"\x93NUMPY"):
             array = self.shaped(self.from_npy(body))
         elif "json" in headers.get("content-type", "").lower() or _is_json(body):
             array = self.shaped(self.from_json(body))
         elif headers.get("content-type", "").lower().startswith("text/csv") or (self.dtype.kind == "f" and _is_text(body)):
             raise BadRequest(f"{self.expected}, as raw numbers, .npy or JSON; got text")
-        elif len(body) == self.bytes:
-            array = np.frombuffer(body, self.raw).reshape(self.shape)
         else:
-            raise BadRequest(f"{self.expected}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
+            array = self.from_raw(body)
         if not np.isfinite(array).all():
             raise Unprocessable(f"{self.expected}, finite numbers only; got NaN or infinity")
         return [array]
@@ -62,6 +62,11 @@ class TensorClassifier(BatchHandler):
 
     def predict(self, inputs: Any) -> Any:
         return self.answers.rows(super().predict(inputs))
+
+    def from_raw(self, body: bytes) -> Any:
+        if len(body) != self.bytes:
+            raise BadRequest(f"{self.expected}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
+        return np.frombuffer(body, self.raw).reshape(self.shape)
 
     def from_npy(self, body: bytes) -> Any:
         try:

@@ -27,6 +27,7 @@ KINDS = ("probabilities", "logits", "regression", "embedding")
 SCORELESS = ("regression", "embedding")  # answered as they are, not as a label
 MMS = "mms"  # options.answer: the list that Multi Model Server's own vision handlers answer with
 EVERY_SCORE = "x-scores"  # a request with this header is answered with every score beside the answer
+RAW_NUMBERS = "application/octet-stream; of=numbers"  # a body that is a tensor's own bytes, whatever text they look like
 LEAST = float(np.finfo(np.float32).min)  # stands for minus infinity, which a logit may be and JSON cannot hold
 STEPS = 1e6  # a probability has six digits
 FEW = 32  # classes that are sorted quicker without numpy

@@ -127,6 +127,23 @@ async def test_who_asks_for_the_head_alone_gets_no_body(front: Front, monkeypatc
             assert await answer(reader) == (200, "x" * size)
 
 
+@pytest.mark.parametrize("path", ["/healthz", "/", "/static/page.css", "/v2/models/digits", "/openapi.json"])
+async def test_the_head_of_what_can_be_read_is_there_without_its_body(connect: Connect, path: str) -> None:
+    reader, writer = await connect()
+    heads = []
+    async with asyncio.timeout(10):
+        for method in ("GET", "HEAD"):
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            if method == "GET":
+                await reader.readexactly(int(heads[0].partition(b"content-length: ")[2].split(b"\r\n")[0]))
+        assert heads[0].startswith(b"HTTP/1.1 200 ")
+        assert heads[0] == heads[1]
+        writer.write(b"HEAD /predictions/digits HTTP/1.1\r\nHost: x\r\n\r\n" + sized(b"next"))
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 405 ")
+        assert (await answer(reader))[0] == 200
+
+
 @pytest.mark.parametrize(
     ("version", "more", "open_"), [("1.1", "", True), ("1.1", "Connection: close\r\n", False), ("1.0", "", False)]
 )

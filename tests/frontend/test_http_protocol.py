@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import hashlib
+import logging
 import os
 from contextlib import suppress
 from typing import Any
@@ -175,3 +177,45 @@ async def test_a_percent_sign_that_means_nothing_reaches_no_server(connect: Conn
     assert "%" in found["error"]["message"]
     writer.write(b"POST /predictions/digits?a=%4a%25 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n7")
     assert (await answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "status"),
+    [
+        ("Content-Type: text/plain\r\nContent-Type: application/json", 400),
+        ("Content-Type: text/plain\r\ncontent-type: text/plain", 200),
+        ("Inference-Header-Content-Length: 1\r\nInference-Header-Content-Length: 2", 400),
+    ],
+)
+async def test_what_says_how_a_body_is_read_says_one_thing(connect: Connect, front: Front, lines: str, status: int) -> None:
+    reader, writer = await connect()
+    writer.write(f"{HEAD}{lines}\r\nContent-Length: 1\r\n\r\n7".encode())
+    assert (await answer(reader))[0] == status
+    assert len(front.server.seen) == (status == 200)
+
+
+async def test_several_encodings_are_one_list(connect: Connect, front: Front) -> None:
+    """Read by the last one alone, a body that is packed twice would be unpacked once."""
+    body = gzip.compress(gzip.compress(b'{"instances": [1]}'))
+    packed = f"Content-Encoding: gzip\r\nX-A: 1\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    reader, writer = await connect()
+    writer.write(HEAD.encode() + packed + body)
+    assert (await answer(reader))[0] == 200
+    assert front.server.seen[-1].headers["content-encoding"] == "gzip, gzip"
+    writer.write(b"POST /v1/models/digits:predict HTTP/1.1\r\nHost: x\r\n" + packed + body)
+    assert (await answer(reader))[0] == 415
+
+
+async def test_who_leaves_while_it_asks_for_the_models_is_no_failure(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await connect()
+    writer.write(b"POST /v2/repository/index HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    writer.close()
+    await asyncio.sleep(0.1)
+    reader, writer = await connect()
+    writer.write(sized(b"7"))
+    assert (await answer(reader))[0] == 200
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]

@@ -16,6 +16,7 @@ from slotwise.frontend.grpc import open_inference as over_grpc
 from slotwise.frontend.grpc.open_inference_messages import CLASSES
 from slotwise.frontend.protocols import open_inference
 from slotwise.frontend.protocols.records import ModelInput, ProtocolFault, RecordAnswer
+from slotwise.worker.labels import decimals
 
 MODEL = ModelInput(
     "tensors",
@@ -201,6 +202,23 @@ def test_over_grpc_a_type_without_typed_contents_makes_all_outputs_raw() -> None
     halves, best = answer.raw_output_contents
     assert np.frombuffer(halves, "<f2").tolist() == [0.5, 2, 0.5, 2]
     assert np.frombuffer(best, "<i8").tolist() == [7, 7]
+
+
+@pytest.mark.parametrize("number", [123456789.0, 3.3e15, 1e30, -1e-30, 3.4028234663852886e38, -3.4028234663852886e38, 0.1])
+def test_every_number_of_float32_is_answered_as_it_is_written(number: float) -> None:
+    """The handler writes it in as few digits as tell it apart, so that a large one is another whole number to who reads it."""
+    model = ModelInput("tensors", inputs=MODEL.inputs, outputs=[("out", "float32", ())])
+    answers = [RecordAnswer(200, json.dumps({"out": decimals(np.float32(number))[0]}).encode())]
+    for as_binary in (False, True):
+        content = {"inputs": sent([[1, 2]], [7], [[[1, 0]]]), "parameters": {"binary_data_output": as_binary}}
+        asked = open_inference.request(json.dumps(content).encode(), None, model)
+        headers, body = open_inference.reply(asked, "net", "1.0", model, answers)
+        length = int(headers.get(open_inference.LENGTH, len(body)))
+        said = np.frombuffer(body[length:], "<f4") if as_binary else json.loads(body)["outputs"][0]["data"]
+        assert np.float32(said).tolist() == [np.float32(number)]
+    message = over_grpc.reply(replace(asked, outputs={"out": False}), "net", "1.0", model, answers)
+    (tensor,) = CLASSES["ModelInferResponse"].FromString(message).outputs
+    assert list(tensor.contents.fp32_contents) == [np.float32(number)]
 
 
 @pytest.mark.parametrize("numbers", [[2**63 + 1, 1], [7, 2**64 - 1], [2**63 - 1, 2**63]])

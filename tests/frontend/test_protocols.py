@@ -29,6 +29,7 @@ from slotwise.frontend.protocols.open_inference_outputs import InferRequest, inf
 from slotwise.frontend.protocols.open_inference_tensors import NO_SEQUENCE
 from slotwise.frontend.protocols.records import MOST_RECORDS, NO_TEXT, ModelInput, ProtocolFault, RecordAnswer, RecordBody
 from slotwise.server.record import Kind
+from slotwise.worker.labels import RAW_NUMBERS
 
 from .conftest import MakeFront
 from .standin import StandIn
@@ -111,6 +112,7 @@ def test_bytes_and_numbers_of_either_form_are_records() -> None:
     head = json.dumps(numbers([], [2, 1, 2, 2], "FP16", parameters={"binary_data_size": 16})).encode()
     found = open_inference.request(head + rows.astype("<f2").tobytes(), str(len(head)), TENSORS)
     assert bodies(found.records) == [row.tobytes() for row in rows]
+    assert {record.content_type for record in found.records} == {RAW_NUMBERS}, "else b'1.25' would be a text"
 
 
 @pytest.mark.parametrize(

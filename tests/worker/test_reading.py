@@ -96,6 +96,15 @@ def test_of_two_bodies_in_one_urlencoded_form_none_is_dropped() -> None:
     assert reading.parsed(Request(b"body=1", Headers(headers))).bodies == [b"1"]
 
 
+def test_what_stands_beside_the_body_of_an_urlencoded_form_is_a_field_too() -> None:
+    headers = {"content-type": "application/x-www-form-urlencoded"}
+    for form in (
+        reading.parsed(Request(b"body=1&data=2", Headers(headers))),
+        read({"body": b"1", "data": b"2"}, headers),
+    ):
+        assert (form.bodies, form.fields) == ([b"1"], {"body": [b"1"], "data": [b"2"]})
+
+
 @pytest.mark.parametrize("content_type", ["multipart/form-data", "Multipart/Form-Data", "MULTIPART/FORM-DATA"])
 def test_a_form_is_one_in_whatever_case_its_content_type_is_written(content_type: str) -> None:
     part = b'--b\r\ncontent-disposition: form-data; name="%s"\r\n\r\n%s\r\n'

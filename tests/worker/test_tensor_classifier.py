@@ -14,7 +14,7 @@ import pytest
 
 from slotwise.files.project import handler_file
 from slotwise.worker import Headers, ModelFault, Request, Settings, engines
-from slotwise.worker.labels import answered, classified, declared_output, in_words, probabilities
+from slotwise.worker.labels import RAW_NUMBERS, answered, classified, declared_output, in_words, probabilities
 from tests.worker.toy import ask, begin
 
 SHAPE = (1, 2, 3)
@@ -83,6 +83,17 @@ def test_text_of_as_many_bytes_is_no_raw_number(started: Started, kind: str) -> 
         assert len(text) == TENSOR.nbytes
         assert ask(started(), [text], {0: headers})[0].code == 400
     assert ask(started(), [TENSOR.tobytes()], {0: {"Content-Type": "text/csv"}})[0].code == 400
+
+
+def test_numbers_that_say_so_are_numbers_whatever_text_they_look_like(started: Started) -> None:
+    handler = started()
+    for text in (b"0.0,3.0,0.00,0.00,0.0,1.", b"[[0, 3, 0],   [0, 0, 1]]", b"\x93NUMPY" + b"@" * 18):
+        headers = {"X-Scores": "all"}
+        bodies = [text, npy(np.frombuffer(text, "<f4").reshape(SHAPE))]
+        said, same = ask(handler, bodies, {0: {"Content-Type": RAW_NUMBERS, **headers}, 1: headers})
+        assert said.code == 200
+        assert said.value == same.value
+    assert ask(handler, [b"0.0"], {0: {"Content-Type": RAW_NUMBERS}})[0].code == 400
 
 
 def test_the_bare_label_for_who_accepts_only_text(started: Started) -> None:

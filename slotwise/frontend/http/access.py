@@ -87,7 +87,7 @@ class Entrance:
                     self.took(scope, message["status"], began)
                 headers = message["headers"] = [*message["headers"], *replies.SECURITY]
                 if not any(name == b"cache-control" for name, _ in headers):
-                    headers.append((b"cache-control", b"no-cache" if scope["method"] == "GET" else b"no-store"))
+                    headers.append((b"cache-control", b"no-cache" if scope["method"] in ("GET", "HEAD") else b"no-store"))
             await send(message)
 
         try:
@@ -99,7 +99,8 @@ class Entrance:
             return
         names = self.names(scope["method"], scope["path"])
         if names is None:
-            await self.app(scope, receive, guarded)
+            asked = {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope  # of that answer the body is not sent
+            await self.app(asked, receive, guarded)
         else:
             scope["path_params"] = names
             await self.forward(scope, receive, guarded)

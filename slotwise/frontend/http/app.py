@@ -13,11 +13,13 @@ from urllib.parse import quote
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
 
 from slotwise import __version__
 from slotwise.backends.catalog import ModelCard
+from slotwise.backends.exchange import CLIENT_GONE
 from slotwise.frontend import replies
 from slotwise.frontend.admission.keys import OWN
 from slotwise.frontend.forward import Forward
@@ -74,6 +76,7 @@ def build_app(
     _add_state(app, gateway)
     _add_pages(app, gateway)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(ClientDisconnect, _gone)
     app.add_exception_handler(Exception, _crash)
     openapi.describe(app)
     checks: list[Check] = [hosts] if hosts else []
@@ -230,6 +233,11 @@ async def _http_error(request: Request, error: Exception) -> Response:
     body = replies.error_body(error.status_code, str(error.detail), identity)
     headers = {**(error.headers or {}), "x-request-id": identity}
     return Response(body, error.status_code, headers, media_type="application/json")
+
+
+async def _gone(request: Request, _: Exception) -> Response:
+    """End what nobody waits for any more: it is no failure of this process."""
+    return Response(status_code=CLIENT_GONE)
 
 
 async def _crash(request: Request, _: Exception) -> Response:

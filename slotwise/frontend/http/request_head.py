@@ -1,7 +1,8 @@
 """Read a request's head, strictly: what two servers could read in two ways is refused.
 
-httptools takes its lines apart. They end with CRLF, none is folded, no name has a blank behind it.
-Source: RFC 9112, sections 2.2, 3, 5 and 6.3.
+httptools takes its lines apart. They end with CRLF, none is folded, no name has a blank behind it. What says how a body is to
+be read stands there once; of encodings several lines are one list.
+Source: RFC 9112, sections 2.2, 3, 5 and 6.3; RFC 9110, section 5.3.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from slotwise.backends.exchange import RawHeaders
 from slotwise.frontend.http.http_framing import Body, ChunkedBody, Malformed, SizedBody
 
 END_OF_HEAD = b"\r\n\r\n"
+ENCODING = b"content-encoding"
 KEPT_BYTES, KEPT = 2048, 256  # clients send the same head again and again: so many that are not longer are not read twice
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,17}").fullmatch
 _HOST = re.compile(rb"[!-~]*").fullmatch
@@ -113,7 +115,7 @@ def _read(head: bytes) -> RequestHead:
         raw_path,
         url.query or b"",
         version,
-        lines.headers,
+        _one_encoding(lines.headers),
         _body(version, lines.headers),
         version != "1.0" and lines.keep_alive,
         version != "1.0" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),
@@ -133,13 +135,29 @@ def _check_lines(head: bytes) -> None:
         raise Malformed("the first line is no request of HTTP/1.1")
 
 
+def _one_encoding(headers: RawHeaders) -> RawHeaders:
+    """The same with one line of Content-Encoding: several say together how the body was packed, one way after the other."""
+    encodings = [value for name, value in headers if name == ENCODING]
+    if len(encodings) < 2:
+        return headers
+    return [header for header in headers if header[0] != ENCODING] + [(ENCODING, b", ".join(encodings))]
+
+
 def _body(version: str, headers: RawHeaders) -> Callable[[], Body]:
     """What makes the reader of the body that comes behind such a head. Raises Malformed."""
-    hosts, lengths, encodings = list[bytes](), list[bytes](), list[bytes]()
-    deciding = {b"host": hosts, b"content-length": lengths, b"transfer-encoding": encodings}
+    hosts, lengths, encodings, types, v2_lengths = (list[bytes]() for _ in range(5))
+    deciding = {
+        b"host": hosts,
+        b"content-length": lengths,
+        b"transfer-encoding": encodings,
+        b"content-type": types,
+        b"inference-header-content-length": v2_lengths,
+    }
     for name, value in headers:
         if name in deciding:
             deciding[name].append(value)
+    if len({*types}) > 1 or len({*v2_lengths}) > 1:
+        raise Malformed("a header that says how the body is to be read says two things")
     if len(hosts) > 1 or (not hosts and version == "1.1") or not all(map(_HOST, hosts)):
         raise Malformed("a request has one Host")
     if not encodings:

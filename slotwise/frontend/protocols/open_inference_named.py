@@ -15,6 +15,7 @@ import numpy as np
 
 from slotwise.frontend.protocols.open_inference_tensors import V2_TYPES, flat, is_another, numbers_of, parts_of, shape_of
 from slotwise.frontend.protocols.records import JSON, ModelInput, NamedShape, ProtocolFault, RecordBody, limited
+from slotwise.worker.labels import decimals
 
 NAMED = "tensors"  # what such a model takes
 NUMBER_BYTES = 100  # of one in binary data: as Python has it, in a list, as JSON
@@ -89,12 +90,22 @@ def _fits(value: Any, held: Callable[[Any], bool], shape: Sequence[int]) -> bool
 
 @lru_cache
 def _held_by(dtype: str) -> Callable[[Any], bool]:
-    """What says whether this type holds a value; a fraction may be rounded, but no whole number becomes another."""
+    """What says whether this type holds a value; a fraction may be rounded, but no whole number becomes another.
+
+    One that is written in as few digits as tell it apart is no other: float32's 123456792 is 123456790.0 there.
+    """
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return lambda value: type(value) in (bool, int) and value in (0, 1)
     if kind.kind == "f":
-        most = float(np.finfo(kind).max)
-        return lambda value: type(value) in (int, float) and abs(value) <= most and not is_another(value, kind.type(value))
+        most = float(np.finfo(kind).max) * (1 + float(np.finfo(kind).eps) / 4)  # what is nearest to the largest one
+
+        def held(value: Any) -> bool:
+            if type(value) not in (int, float) or not abs(value) <= most:
+                return False
+            number = kind.type(value)
+            return not is_another(value, number) or (type(value) is float and decimals(number) == [value])
+
+        return held
     limits = np.iinfo(kind)
     return lambda value: type(value) in (int, float) and limits.min <= value <= limits.max and value % 1 == 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from slotwise.frontend.protocols.records import JSON, Found, ModelInput, ProtocolFault, RecordBody, limited, of_base64
+from slotwise.worker.labels import RAW_NUMBERS
 
 NUMBERS = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8",
@@ -161,7 +162,7 @@ def _rows(tensor: Mapping[str, Any], shape: Sequence[int], binary: memoryview | 
         raise ProtocolFault(f"{kind}, which this model takes, does not hold every number of the input", 415)
     with np.errstate(over="ignore"):
         rows = values.astype(NUMBERS[kind], copy=False).reshape(shape[0], -1)
-    return [RecordBody(row.tobytes()) for row in rows]
+    return [RecordBody(row.tobytes(), RAW_NUMBERS) for row in rows]
 
 
 def _in_whole(values: Any, limits: Any) -> bool:

@@ -49,12 +49,13 @@ def request(row: Mapping[str, Any], headers: Headers, identity: str) -> Request:
         values = {name: parts(value) for name, value in row.items()}
     except SlotError as error:
         return Request(b"", headers, identity, refused=error)
-    if "body" in row and not forms.is_of(headers, forms.MULTIPART):  # the other names stand in the address
-        if len(values["body"]) > 1 and forms.is_of(headers, forms.URL_ENCODED):
+    if "body" in row and not forms.is_of(headers, forms.MULTIPART):  # the other names stand in the address, or in the form
+        is_form = forms.is_of(headers, forms.URL_ENCODED)
+        if len(values["body"]) > 1 and is_form:
             refused = BadRequest("the form has several fields 'body', and one body is taken: send several as parts of a form")
             return Request(b"", headers, identity, refused=refused)
         query = {name: value[-1].decode("utf-8", "replace") for name, value in values.items() if name != "body"}
-        return Request(values["body"][-1], headers, identity, until, query=query)
+        return Request(values["body"][-1], headers, identity, until, fields=values if is_form else {}, query=query)
     try:
         first, *more = bodies(row, headers)
     except SlotError as error:
