@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -171,3 +172,32 @@ def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: B
         handler.calls.clear()
         values(handler, bodies(4))
         assert len(handler.calls) == 1
+
+
+class AnswersIds(Unproven):
+    """Answers a whole number, as itself or as JSON that it has written."""
+
+    written = False
+
+    def encode(self, output: Any, item: Any) -> Any:
+        number = 1_000_000 + int(output[0])
+        return json.dumps({"id": number}) if self.written else {"id": number}
+
+
+class WritesIds(AnswersIds):
+    written = True
+
+
+@pytest.mark.parametrize("kind", [AnswersIds, WritesIds])
+def test_another_ones_id_is_never_the_same_for_it_is_near(begun: Begin, kind: type[Unproven]) -> None:
+    handler = begun(kind(MIXING["in reverse order"]), TRIED)
+    answered = [json.loads(value) if kind.written else value for value in values(handler, bodies(5))]
+    assert answered == [{"id": 1_000_003 + 6 * i} for i in range(5)]
+    assert handler.max_rows == 1
+
+
+def test_one_of_a_whole_number_may_be_what_a_kernel_rounds(begun: Begin) -> None:
+    handler = begun(AnswersIds(lambda inputs, outputs: outputs + (len(inputs) > 1)), TRIED)
+    for i in range(4):
+        assert [value["id"] for value in values(handler, bodies(4, i))] == [1_000_002 + 2 * i + 6 * j for j in range(4)]
+    assert handler.max_rows is None
