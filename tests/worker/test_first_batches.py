@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import Settings
+from slotwise.worker import Settings, TorchServeHandler
 from slotwise.worker.separability.first_batches import FIRST
 from tests.worker.toy import POISON, Toy, ask, begin
 
@@ -201,3 +201,27 @@ def test_one_of_a_whole_number_may_be_what_a_kernel_rounds(begun: Begin) -> None
     for i in range(4):
         assert [value["id"] for value in values(handler, bodies(4, i))] == [1_000_002 + 2 * i + 6 * j for j in range(4)]
     assert handler.max_rows is None
+
+
+class InATorchServeHandler(TorchServeHandler):
+    """Half a percent of its numbers is the batch's mean; it answers as JSON that it has written itself, or does not."""
+
+    mixes, writes = True, False
+
+    def initialize(self, context: Any) -> None:
+        pass
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return np.array([row["body"] for row in data], np.float64)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return data + 0.005 * (data.mean(0) if self.mixes else data * len(data))
+
+    def postprocess(self, data: Any) -> Any:
+        return list(map(json.dumps, data.tolist())) if self.writes else data.tolist()
+
+
+def test_headers_of_several_lengths_hide_nothing(begun: Begin) -> None:
+    handler = begun(InATorchServeHandler(), TRIED)
+    ask(handler, bodies(4), {i: {"content-type": "application/json", "x-name": "n" * i} for i in range(4)})
+    assert handler.max_rows == 1

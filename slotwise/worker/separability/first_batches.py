@@ -84,7 +84,7 @@ class FirstBatches:
 
         Unknown, so False, where their items have several shapes: then the two batches have, too.
         """
-        if self._late() or any(_shapes(other) != _shapes(row) for other in rows):
+        if self._late() or len({self._shapes(other) for other in rows}) > 1:
             return False
 
         def said(batch: Sequence[Row]) -> object:
@@ -96,6 +96,9 @@ class FirstBatches:
             return False
         self.repeats = _alike(among, said(copies), KERNELS)
         return self.repeats
+
+    def _shapes(self, row: Row) -> tuple[object, ...]:
+        return tuple(map(shape_of, parts_of(on_host(self.hooks.handler._shown_to_model(row.asked)))))
 
     def _said(self, row: Row, request: Request) -> object:
         """What the row is answered with. The hook gets a copy of its output: what it does to that is nothing to the answer."""
@@ -135,10 +138,6 @@ class FirstBatches:
 def _differ(rows: Sequence[Row]) -> bool:
     first, *others = (bits(row.asked) for row in rows)
     return any(first != other for other in others)
-
-
-def _shapes(row: Row) -> list[object]:
-    return [shape_of(part) for part in parts_of(on_host(row.asked))]
 
 
 def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
