@@ -225,3 +225,14 @@ def test_headers_of_several_lengths_hide_nothing(begun: Begin) -> None:
     handler = begun(InATorchServeHandler(), TRIED)
     ask(handler, bodies(4), {i: {"content-type": "application/json", "x-name": "n" * i} for i in range(4)})
     assert handler.max_rows == 1
+
+
+class WritesJson(InATorchServeHandler):
+    mixes, writes = False, True
+
+
+def test_what_a_kernel_rounds_is_no_mates_work_in_json_that_postprocess_writes(begun: Begin) -> None:
+    handler = begun(WritesJson(), TRIED)
+    for i in range(4):
+        ask(handler, bodies(4, i), dict.fromkeys(range(4), {"content-type": "application/json"}))
+    assert handler.max_rows is None
