@@ -12,6 +12,7 @@ import pytest
 
 from slotwise.worker import Settings, TorchServeHandler
 from slotwise.worker.separability.first_batches import FIRST
+from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
 
 FAILED = {"error": {"code": 500, "message": "the model failed on this input"}}
@@ -234,5 +235,22 @@ class WritesJson(InATorchServeHandler):
 def test_what_a_kernel_rounds_is_no_mates_work_in_json_that_postprocess_writes(begun: Begin) -> None:
     handler = begun(WritesJson(), TRIED)
     for i in range(4):
-        ask(handler, bodies(4, i), dict.fromkeys(range(4), {"content-type": "application/json"}))
+        ask(handler, bodies(4, i), as_json(4))
+    assert handler.max_rows is None
+
+
+class NearZero(Unproven):
+    """Answers two numbers, as its model gives them."""
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return output.tolist()
+
+
+def test_what_a_kernel_rounds_of_a_number_near_zero_is_no_mates_work(begun: Begin) -> None:
+    def rounds(inputs: Any, outputs: Any) -> Any:
+        return np.hstack([outputs, np.full_like(outputs, 1e-9 * len(inputs))])
+
+    handler = begun(NearZero(rounds), TRIED)
+    for i in range(4):
+        values(handler, bodies(4, i))
     assert handler.max_rows is None

@@ -73,7 +73,7 @@ class FirstBatches:
         alone = self._alone(row)
         if alone.error is not None or _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
             return True
-        if _alike(said, beside):
+        if _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
             near.append(row)
             return True
         self.repeats = _alike(said, self._said(self._alone(row), request))
@@ -150,6 +150,16 @@ def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
     else:
         close = difference(one, other).relative <= tolerance
     return close and _whole_apart(one, other) <= (tolerance > KERNELS)
+
+
+def _together(said: object) -> object:
+    """What is said, each list of floats as one array: a kernel rounds much of a number near zero, but little of them all."""
+    if isinstance(said, Mapping):
+        return {name: _together(part) for name, part in said.items()}
+    if type(said) not in (list, tuple):
+        return said
+    assert isinstance(said, list | tuple)
+    return np.array(said) if {float} == set(map(type, said)) else type(said)(map(_together, said))
 
 
 def _whole_apart(one: object, other: object) -> float:
