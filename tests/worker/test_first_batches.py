@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -253,4 +254,24 @@ def test_what_a_kernel_rounds_of_a_number_near_zero_is_no_mates_work(begun: Begi
     handler = begun(NearZero(rounds), TRIED)
     for i in range(4):
         values(handler, bodies(4, i))
+    assert handler.max_rows is None
+
+
+class SaysWhen(Unproven):
+    """Each answer has the time."""
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output[0]), str(time.perf_counter_ns())]
+
+
+def test_one_whose_answers_have_the_time_is_seen_to_mix_rows_too(begun: Begin) -> None:
+    handler = begun(SaysWhen(MIXING["the mean of all is taken away"]), TRIED)
+    assert [value[0] for value in values(handler, bodies(3))] == [2.0, 5.0, 8.0]
+    assert handler.max_rows == 1
+
+
+def test_one_whose_answers_have_the_time_runs_rows_together_where_they_are_apart(begun: Begin) -> None:
+    handler = begun(SaysWhen(), TRIED)
+    for i in range(3):
+        assert [value[0] for value in values(handler, bodies(3, i))] == [2 * (i + 3 * j) + 1 for j in range(3)]
     assert handler.max_rows is None

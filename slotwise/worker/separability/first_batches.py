@@ -22,7 +22,7 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
-from slotwise.worker.separability.bits import bits, difference
+from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
 from slotwise.worker.separability.mates import parts_of
 
@@ -76,8 +76,12 @@ class FirstBatches:
         if _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
             near.append(row)
             return True
-        self.repeats = _alike(said, self._said(self._alone(row), request))
-        return not self.repeats
+        again = self._alone(row)
+        if _alike(said, self._said(again, request)):
+            return False
+        self.repeats = _alike(alone.output, again.output)  # then but the answer is another each time: it has a time, or an id
+        pair = alone.output, row.output
+        return not self.repeats or (padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
 
     def _mates_change(self, row: Row, rows: Sequence[Row], request: Request) -> bool:
         """Whether it says something else among its mates than at the same place of as many copies of itself.
