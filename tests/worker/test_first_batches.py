@@ -156,7 +156,7 @@ def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_of_one_that_fails_alone_nobody_can_tell(begun: Begin, error: type[BaseException]) -> None:
+def test_a_row_that_only_its_mates_help_fails_as_it_does_alone(begun: Begin, error: type[BaseException]) -> None:
     def fails_alone(inputs: Any, outputs: Any) -> Any:
         if len(set(inputs[:, 0])) == 1:
             raise error
@@ -165,7 +165,38 @@ def test_of_one_that_fails_alone_nobody_can_tell(begun: Begin, error: type[BaseE
     handler = begun(Unproven(), TRIED)
     assert values(handler, bodies(4)) == [3, 9, 15, 21]
     handler.changed = fails_alone
+    assert values(handler, bodies(4)) == [FAILED] * 4
+    assert handler.max_rows == 1
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_number_that_is_missing_is_not_made_of_the_mates_ones(begun: Begin, raises: bool) -> None:
+    def fills(inputs: Any, outputs: Any) -> Any:
+        known = inputs[inputs != 7.0]
+        if raises and not known.size:
+            raise ValueError
+        return np.where(inputs == 7.0, known.mean() if known.size else np.nan, outputs)
+
+    handler = begun(Unproven(fills), TRIED)
+    values(handler, bodies(2))  # how outputs are read is learned
+    assert [isinstance(value, float) for value in values(handler, bodies(3))] == [True, True, False]
+    assert handler.max_rows == 1
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, MemoryError])
+def test_one_that_fails_alone_but_among_copies_says_the_same_does_not_mix_rows(
+    begun: Begin, error: type[BaseException]
+) -> None:
+    def fails_alone(inputs: Any, outputs: Any) -> Any:
+        if len(inputs) == 1:
+            raise error
+        return outputs
+
+    handler = begun(Unproven(), TRIED)
     assert values(handler, bodies(4)) == [3, 9, 15, 21]
+    handler.changed = fails_alone
+    assert values(handler, bodies(4)) == [3, 9, 15, 21]
+    assert handler.max_rows is None
 
 
 def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: Begin) -> None:

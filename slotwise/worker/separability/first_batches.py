@@ -25,6 +25,7 @@ from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
 from slotwise.worker.separability.mates import parts_of
+from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class FirstBatches:
             self._look(rows, requests)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # an author's sys.exit(), too: of a row that fails alone nobody can tell
-            logger.warning("a row that has run beside others fails alone", exc_info=True)
+        except BaseException:  # an author's sys.exit(), too: of what cannot be copied, say, nobody can tell
+            logger.warning("a row that has run beside others cannot be asked again", exc_info=True)
         self.left_s -= time.monotonic() - began
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
@@ -67,11 +68,17 @@ class FirstBatches:
             self._one_by_one(rows)
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
-        """By what is answered: outputs may be padded to the length of the longest mate. near: gets the row, if but nearly."""
+        """By what is answered: outputs may be padded to the length of the longest mate.
+
+        near: gets the row, if but nearly, or where it fails alone.
+        """
         if self._late():
             return True
         alone = self._alone(row)
-        if alone.error is not None or _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
+        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself
+            near[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
+            return True
+        if _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
             return True
         if _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
             near.append(row)
@@ -106,18 +113,26 @@ class FirstBatches:
 
     def _said(self, row: Row, request: Request) -> object:
         """What the row is answered with. The hook gets a copy of its output: what it does to that is nothing to the answer."""
+        if row.error is not None:
+            return row.error.error()
         copy = Row(row.owner, owned(row.item))
         copy.ran(owned(row.output))
         return self.hooks.encode(copy, request, False)
 
     def _alone(self, row: Row) -> Row:
-        """A copy of the row that has run alone. May raise anything."""
+        """A copy of the row that has run alone."""
         return self._again([row])[0]
 
     def _again(self, rows: Sequence[Row]) -> list[Row]:
-        """Copies of the rows that have run together. May raise anything."""
+        """Copies of the rows that have run together; where that fails each of them has the error."""
         copies = [Row(row.owner, owned(row.asked), row.slot) for row in rows]
-        self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
+        try:
+            self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an author's sys.exit(), too
+            for one in copies:
+                one.refuse(row_error(error, is_out_of_memory(error)))
         return copies
 
     def _one_by_one(self, rows: Sequence[Row]) -> None:
@@ -127,13 +142,8 @@ class FirstBatches:
             row.refuse(NOT_RUN)
             if self._late():
                 continue
-            try:
-                alone = self._alone(row)
-                row.output, row.error = alone.output, alone.error
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                row.refuse(row_error(error, is_out_of_memory(error)))
+            alone = self._alone(row)
+            row.output, row.error = alone.output, alone.error
 
     def _late(self) -> bool:
         return time.monotonic() > self.hooks.handler.predict_until
