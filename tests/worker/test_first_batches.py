@@ -306,3 +306,14 @@ def test_one_whose_answers_have_the_time_runs_rows_together_where_they_are_apart
     for i in range(3):
         assert [value[0] for value in values(handler, bodies(3, i))] == [2 * (i + 3 * j) + 1 for j in range(3)]
     assert handler.max_rows is None
+
+
+def test_what_runs_from_row_to_row_is_seen_at_a_power_of_two(begun: Begin) -> None:
+    mixes = []
+    handler = begun(Unproven(lambda inputs, outputs: outputs * inputs[0] if mixes else outputs), TRIED)
+    for _ in range(FIRST + 1):
+        values(handler, bodies(4, 2))
+    mixes.append(True)
+    for _ in range(FIRST):
+        values(handler, bodies(4, 2))
+    assert handler.max_rows == 1

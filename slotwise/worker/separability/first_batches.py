@@ -30,7 +30,7 @@ from slotwise.worker.slot_errors import OutOfMemory
 logger = logging.getLogger(__name__)
 
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
-FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the first
+FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
 
 
 class FirstBatches:
@@ -61,7 +61,7 @@ class FirstBatches:
         if due and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
-        asked = rows if whole else rows[:1] if due else []
+        asked = rows if whole else rows[-1:] if due else []  # the first has nothing of what runs on from row to row
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
         if not same or (near and self._mates_change(near[0], rows, requests[near[0].slot])):
