@@ -317,3 +317,16 @@ def test_what_runs_from_row_to_row_is_seen_at_a_power_of_two(begun: Begin) -> No
     for _ in range(FIRST):
         values(handler, bodies(4, 2))
     assert handler.max_rows == 1
+
+
+def test_who_draws_by_chance_keeps_nobody_from_seeing_that_others_are_mixed(begun: Begin) -> None:
+    chance = np.random.default_rng(1)
+
+    def draws(inputs: Any, outputs: Any) -> Any:
+        return np.where(inputs == 10.0, chance.random(outputs.shape), outputs)
+
+    handler = begun(Unproven(draws), TRIED)
+    for _ in range(3):
+        values(handler, bodies(4))
+    handler.changed = MIXING["the mean of all is taken away"]
+    assert values(handler, bodies(3)) == [2.0, 5.0, 8.0]

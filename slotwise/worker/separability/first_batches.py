@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
+DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
 class FirstBatches:
@@ -38,12 +39,14 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
         self.hooks, self.padding, self.left_s = hooks, padding, budget_s
-        self.count, self.repeats = 0, True  # of batches whose rows differ; whether a row alone says the same each time
+        self.count = 0  # of batches whose rows differ
+        self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
         rows = [row for row in rows if row.error is None]
-        if len(rows) < 2 or not self.repeats or self.hooks.handler.max_rows == 1:
+        by_chance = self.draws >= DRAWS and 2 * self.draws > self.asked
+        if len(rows) < 2 or by_chance or self.hooks.handler.max_rows == 1:
             return
         began = time.monotonic()
         try:
@@ -64,7 +67,7 @@ class FirstBatches:
         asked = rows if whole else rows[-1:] if due else []  # the first has nothing of what runs on from row to row
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
-        if not same or (near and self._mates_change(near[0], rows, requests[near[0].slot])):
+        if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
@@ -74,6 +77,7 @@ class FirstBatches:
         """
         if self._late():
             return True
+        self.asked += 1
         alone = self._alone(row)
         if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself
             near[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
@@ -86,15 +90,18 @@ class FirstBatches:
         again = self._alone(row)
         if _alike(said, self._said(again, request)):
             return False
-        self.repeats = _alike(alone.output, again.output)  # then but the answer is another each time: it has a time, or an id
+        if not _alike(alone.output, again.output):  # else but the answer is another each time: it has a time, or an id
+            self.draws += 1
+            return True
         pair = alone.output, row.output
-        return not self.repeats or (padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
+        return bool(padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
 
-    def _mates_change(self, row: Row, rows: Sequence[Row], request: Request) -> bool:
-        """Whether it says something else among its mates than at the same place of as many copies of itself.
+    def _mates_change(self, near: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
+        """Whether the first of these says something else among its mates than at the same place of as many copies of itself.
 
         Unknown, so False, where their items have several shapes: then the two batches have, too.
         """
+        row, request = near[0], requests[near[0].slot]
         if self._late() or len({self._shapes(other) for other in rows}) > 1:
             return False
 
@@ -105,8 +112,9 @@ class FirstBatches:
         among = said(copies)
         if _alike(among, said(rows), KERNELS):
             return False
-        self.repeats = _alike(among, said(copies), KERNELS)
-        return self.repeats
+        repeats = _alike(among, said(copies), KERNELS)
+        self.draws += 0 if repeats else len(near)
+        return repeats
 
     def _shapes(self, row: Row) -> tuple[object, ...]:
         return tuple(map(shape_of, parts_of(on_host(self.hooks.handler._shown_to_model(row.asked)))))
