@@ -59,6 +59,11 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
     return Company(row, mates, longest)
 
 
+def without_numbers(row: Any) -> Any:
+    """The row with each number missing that may be: NaN stands there."""
+    return _made(row, _missing)
+
+
 def _made(row: Any, change: Callable[[Any], Any]) -> Any:
     """The row changed; as it is, where its class takes no such parts."""
     try:
@@ -199,6 +204,12 @@ def _longer(value: Any) -> Any:
 
 def _reversed(value: Any) -> Any:
     return value[::-1] if has_length(value) else value
+
+
+def _missing(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.full_like(value, np.nan) if value.dtype.kind in "fc" else value
+    return type(value)("nan") if _is_number(value) else value
 
 
 def _larger_number(value: Any) -> Any:
