@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import Settings, TorchServeHandler
+from slotwise.worker import Headers, Settings, TorchServeHandler
 from slotwise.worker.separability.first_batches import FIRST
 from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
@@ -330,3 +330,22 @@ def test_who_draws_by_chance_keeps_nobody_from_seeing_that_others_are_mixed(begu
         values(handler, bodies(4))
     handler.changed = MIXING["the mean of all is taken away"]
     assert values(handler, bodies(3)) == [2.0, 5.0, 8.0]
+
+
+class NotesOnItems(Unproven):
+    """`collate` notes on each item what is the largest number of all, and `encode` answers with that."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [{"x": x} for x in json.loads(body)]
+
+    def collate(self, items: list[Any]) -> Any:
+        for item in items:
+            item["most"] = max(one["x"] for one in items)
+        return np.array([[item["x"]] for item in items])
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return float(output[0] + item["most"])
+
+
+def test_what_was_noted_on_an_item_in_a_batch_is_in_no_answer_alone(begun: Begin) -> None:
+    assert values(begun(NotesOnItems(), TRIED), bodies(3)) == [4.0, 13.0, 22.0]

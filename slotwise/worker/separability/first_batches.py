@@ -151,7 +151,7 @@ class FirstBatches:
             if self._late():
                 continue
             alone = self._alone(row)
-            row.output, row.error = alone.output, alone.error
+            row.item, row.output, row.error = alone.item, alone.output, alone.error  # collate may note something on the item
 
     def _late(self) -> bool:
         return time.monotonic() > self.hooks.handler.predict_until
