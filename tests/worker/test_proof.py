@@ -243,6 +243,19 @@ def test_what_is_missing_in_a_row_is_not_made_of_its_mates(tmp_path: Path, fills
     assert verdict.cause == "mixes rows: what is missing in one is made of others"
 
 
+@pytest.mark.parametrize("number", [2, 2.5])
+def test_none_in_a_row_is_not_made_of_its_mates(tmp_path: Path, number: float) -> None:
+    class Records(Counting):
+        def collate(self, items: list[Any]) -> Any:
+            return items
+
+        def run(self, x: Any) -> Any:
+            known = [item["x"] for item in x if item["x"] is not None]
+            return [sum(known) / max(len(known), 1) if item["x"] is None else item["x"] for item in x]
+
+    assert settle(Records(item={"x": number}), tmp_path).separable is False
+
+
 @pytest.mark.parametrize("item", [np.zeros(4, np.float32), {"x": [0.5, 1.0], "y": 2.0}, np.zeros(4, np.int64)])
 def test_one_that_has_no_numbers_may_be_answered_or_refused(tmp_path: Path, item: Any) -> None:
     for engine in (np.nan_to_num, lambda x: x):

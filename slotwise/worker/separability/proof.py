@@ -178,7 +178,7 @@ def proven(
             if verdict.separable and (other := _turned(handler, model_dir, whole)) is not None:
                 one = among(other, other.row, (2,) if other.longest is None else (3,))
                 verdict = verdict.both(one) if one.separable is False else verdict
-            if verdict.separable and _fills_up(handler, attempt, whole.row, without_numbers(whole.row)):
+            if verdict.separable and any(_fills_up(handler, attempt, whole.row, empty) for empty in without_numbers(whole.row)):
                 verdict = replace(
                     verdict, separable=False, cause="mixes rows: what is missing in one is made of others", most_rows=1
                 )
@@ -227,7 +227,7 @@ def _turned(handler: BatchHandler, model_dir: Path, whole: Company) -> Company |
 
 def _fills_up(handler: BatchHandler, attempt: Attempt, row: Any, empty: Any) -> bool:
     """Whether what is missing in a row is made of its mate's. empty: the row without its numbers."""
-    return bits(empty) != bits(row) and _together(handler, row, empty) and fills_up(attempt, row, empty)
+    return _together(handler, row, empty) and fills_up(attempt, row, empty)
 
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
