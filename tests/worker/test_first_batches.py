@@ -149,7 +149,7 @@ def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -
     handler = begun(Unproven(MIXING["the mean of all is taken away"]), TRIED)
     assert values(handler, [b"[1]", f"[{POISON}]".encode(), b"[5]"]) == [2.0, FAILED, 6.0]
     spent = begun(Unproven(), TRIED.but(proof_s=1e-9))
-    for expected in (4, 1, 0, 1, 0):  # all of the first, then of those whose number is a power of two the first row
+    for expected in (8, 1, 0, 1, 0):  # all of the first, and what is missing; then of those of a power of two the last row
         spent.calls.clear()
         values(spent, bodies(4))
         assert len(spent.calls) - 1 in (expected, expected + 2)  # two more where it learns how outputs are read
@@ -349,3 +349,30 @@ class NotesOnItems(Unproven):
 
 def test_what_was_noted_on_an_item_in_a_batch_is_in_no_answer_alone(begun: Begin) -> None:
     assert values(begun(NotesOnItems(), TRIED), bodies(3)) == [4.0, 13.0, 22.0]
+
+
+class FillsUp(InATorchServeHandler):
+    """What is missing becomes the mean of the others, or 0 where there is none."""
+
+    fills = True
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return np.array([[np.nan if x is None else x for x in row["body"]] for row in data])
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        known = data[~np.isnan(data)]
+        return np.where(np.isnan(data), known.mean() if known.size and self.fills else 0.0, data)
+
+
+class FillsUpByNought(FillsUp):
+    fills = False
+
+
+@pytest.mark.parametrize("kind", [FillsUp, FillsUpByNought])
+def test_what_will_be_missing_is_seen_before_it_is(begun: Begin, kind: type[FillsUp]) -> None:
+    handler = begun(kind(), TRIED)
+    ask(handler, bodies(4), as_json(4))
+    assert handler.max_rows == (1 if kind.fills else None)
+    handler = begun(kind(), TRIED.but(device="cuda"))  # which may be gone for good, where NaN is a place in a table
+    ask(handler, bodies(4), as_json(4))
+    assert handler.max_rows is None

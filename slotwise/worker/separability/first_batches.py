@@ -24,7 +24,8 @@ from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
-from slotwise.worker.separability.mates import parts_of
+from slotwise.worker.separability.mates import parts_of, without_numbers
+from slotwise.worker.separability.two_batches import fills_up
 from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -64,11 +65,26 @@ class FirstBatches:
         if due and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
+        if count == 1 and self._fills_up(rows[0]):
+            self._one_by_one(rows)
+            return
         asked = rows if whole else rows[-1:] if due else []  # the first has nothing of what runs on from row to row
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
         if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
+
+    def _fills_up(self, row: Row) -> bool:
+        """Whether what is missing in a row would be made of its mates', as the proof tries it of an example."""
+
+        def attempt(items: Sequence[object], size: int) -> list[object]:
+            copies = [Row(row.owner, item, row.slot) for item in items]
+            self.hooks.attempt(copies, self.padding.size(size, self.padding.max_rows))
+            return [one.output if one.error is None else one.error.error() for one in copies]
+
+        if self.hooks.handler.settings.device == "cuda" or self._late():
+            return False
+        return any(fills_up(attempt, row.asked, empty) for empty in without_numbers(row.asked))
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate.

@@ -226,8 +226,11 @@ def _turned(handler: BatchHandler, model_dir: Path, whole: Company) -> Company |
 
 
 def _fills_up(handler: BatchHandler, attempt: Attempt, row: Any, empty: Any) -> bool:
-    """Whether what is missing in a row is made of its mate's. empty: the row without its numbers."""
-    return _together(handler, row, empty) and fills_up(attempt, row, empty)
+    """Whether what is missing in a row is made of its mate's. empty: the row without its numbers.
+
+    Not tried on a GPU: one that takes NaN for a place in a table is gone for good.
+    """
+    return handler.settings.device != "cuda" and _together(handler, row, empty) and fills_up(attempt, row, empty)
 
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
