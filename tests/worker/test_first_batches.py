@@ -336,7 +336,7 @@ class NotesOnItems(Unproven):
     """`collate` notes on each item what is the largest number of all, and `encode` answers with that."""
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
-        return [{"x": x} for x in json.loads(body)]
+        return [{"x": float(x)} for x in json.loads(body)]
 
     def collate(self, items: list[Any]) -> Any:
         for item in items:
@@ -357,7 +357,7 @@ class FillsUp(InATorchServeHandler):
     fills = True
 
     def preprocess(self, data: list[dict[str, Any]]) -> Any:
-        return np.array([[np.nan if x is None else x for x in row["body"]] for row in data])
+        return np.array([[np.nan if x is None else x for x in row["body"]] for row in data], np.float64)
 
     def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
         known = data[~np.isnan(data)]
@@ -373,6 +373,7 @@ def test_what_will_be_missing_is_seen_before_it_is(begun: Begin, kind: type[Fill
     handler = begun(kind(), TRIED)
     ask(handler, bodies(4), as_json(4))
     assert handler.max_rows == (1 if kind.fills else None)
-    handler = begun(kind(), TRIED.but(device="cuda"))  # which may be gone for good, where NaN is a place in a table
+    handler = begun(kind(), TRIED)
+    handler.settings = handler.settings.but(device="cuda")  # which may be gone for good, where NaN is a place in a table
     ask(handler, bodies(4), as_json(4))
     assert handler.max_rows is None

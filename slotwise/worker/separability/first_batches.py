@@ -31,6 +31,7 @@ from slotwise.worker.slot_errors import OutOfMemory
 logger = logging.getLogger(__name__)
 
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
+AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
@@ -104,9 +105,9 @@ class FirstBatches:
             near.append(row)
             return True
         again = self._alone(row)
-        if _alike(said, self._said(again, request)):
+        if _alike(said, self._said(again, request), AGAIN):
             return False
-        if not _alike(alone.output, again.output):  # else but the answer is another each time: it has a time, or an id
+        if not _alike(alone.output, again.output, AGAIN):  # else but the answer is another each time: it has a time, or an id
             self.draws += 1
             return True
         pair = alone.output, row.output
@@ -128,7 +129,7 @@ class FirstBatches:
         among = said(copies)
         if _alike(among, said(rows), KERNELS):
             return False
-        repeats = _alike(among, said(copies), KERNELS)
+        repeats = _alike(among, said(copies), AGAIN)
         self.draws += 0 if repeats else len(near)
         return repeats
 

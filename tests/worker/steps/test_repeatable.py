@@ -258,7 +258,7 @@ def test_slots_that_do_not_keep_apart_even_one_row_a_call_are_told(engine: Addin
     assert engine.held == {}
 
 
-@pytest.mark.parametrize("kind", [AppendsToOne, OneCache, KeptOnce, FreesAll, FirstEmptiesAll])
+@pytest.mark.parametrize("kind", [AppendsToOne, OneCache, KeptOnce, FreesAll])
 def test_streams_of_an_engine_that_mixes_its_slots_have_what_they_have_alone(
     kind: type[AddingEngine], caplog: pytest.LogCaptureFixture
 ) -> None:
