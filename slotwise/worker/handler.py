@@ -15,6 +15,7 @@ import numpy as np
 
 from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
+from slotwise.worker.padding import stacked
 from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
 from slotwise.worker.slot_errors import SlotError
@@ -91,7 +92,7 @@ class BatchHandler:
 
     def collate(self, items: list[Any]) -> Any:
         """Turn the items of one group into the engine's input: [b, ...]. By default `numpy.stack`."""
-        return np.stack(items)
+        return stacked(items)
 
     def predict(self, inputs: Any) -> Any:
         """Run the engine: [b, ...] to exactly b outputs, one a row, in order.
@@ -147,6 +148,10 @@ class BatchHandler:
         """
         handle: Callable[[Sequence[Any] | None, Any], list[bytes]] = BatchHandler._host(cls()).handle
         return handle
+
+    def _shown_to_model(self, item: Any) -> Any:
+        """The part of an item that decides which shape a batch has."""
+        return item
 
     def _items_or_error(self, body: bytes, headers: Headers) -> list[Any]:
         try:

@@ -67,6 +67,14 @@ class Padding:
         return size // 2
 
 
+def stacked(rows: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
+    """Arrays of one shape as one array [b, ...]; of masked ones the masks, too, which numpy.stack leaves out."""
+    import numpy as np  # noqa: PLC0415  as below
+
+    masked = any(issubclass(kind, np.ma.MaskedArray) for kind in set(map(type, rows)))
+    return np.ma.stack(rows) if masked else np.stack(rows)
+
+
 def pad_sequences(
     sequences: Sequence[Sequence[int]], value: int, multiple: int = 1
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -90,3 +90,9 @@ def test_numbers_that_an_engine_rounds(value: Any) -> None:
 @pytest.mark.parametrize("value", [1, "7", np.arange(2), {"a": "b"}, [], {}])
 def test_what_is_no_such_number(value: Any) -> None:
     assert not holds_floats(value)
+
+
+@pytest.mark.parametrize("as_one", [str, str.encode, lambda text: [text], np.array, lambda text: np.array([text], object)])
+def test_texts_of_digits_are_no_numbers(as_one: Any) -> None:
+    assert difference(as_one("1000002"), as_one("1000009")) == FAR
+    assert difference(as_one("1000002"), as_one("1000002")) == Deviation()

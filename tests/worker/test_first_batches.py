@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import Settings
+from slotwise.worker import Headers, Settings, TorchServeHandler
 from slotwise.worker.separability.first_batches import FIRST
+from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
 
 FAILED = {"error": {"code": 500, "message": "the model failed on this input"}}
@@ -146,14 +149,14 @@ def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -
     handler = begun(Unproven(MIXING["the mean of all is taken away"]), TRIED)
     assert values(handler, [b"[1]", f"[{POISON}]".encode(), b"[5]"]) == [2.0, FAILED, 6.0]
     spent = begun(Unproven(), TRIED.but(proof_s=1e-9))
-    for expected in (4, 1, 0, 1, 0):  # all of the first, then of those whose number is a power of two the first row
+    for expected in (8, 1, 0, 1, 0):  # all of the first, and what is missing; then of those of a power of two the last row
         spent.calls.clear()
         values(spent, bodies(4))
         assert len(spent.calls) - 1 in (expected, expected + 2)  # two more where it learns how outputs are read
 
 
 @pytest.mark.parametrize("error", [ValueError, SystemExit])
-def test_of_one_that_fails_alone_nobody_can_tell(begun: Begin, error: type[BaseException]) -> None:
+def test_a_row_that_only_its_mates_help_fails_as_it_does_alone(begun: Begin, error: type[BaseException]) -> None:
     def fails_alone(inputs: Any, outputs: Any) -> Any:
         if len(set(inputs[:, 0])) == 1:
             raise error
@@ -162,7 +165,38 @@ def test_of_one_that_fails_alone_nobody_can_tell(begun: Begin, error: type[BaseE
     handler = begun(Unproven(), TRIED)
     assert values(handler, bodies(4)) == [3, 9, 15, 21]
     handler.changed = fails_alone
+    assert values(handler, bodies(4)) == [FAILED] * 4
+    assert handler.max_rows == 1
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_number_that_is_missing_is_not_made_of_the_mates_ones(begun: Begin, raises: bool) -> None:
+    def fills(inputs: Any, outputs: Any) -> Any:
+        known = inputs[inputs != 7.0]
+        if raises and not known.size:
+            raise ValueError
+        return np.where(inputs == 7.0, known.mean() if known.size else np.nan, outputs)
+
+    handler = begun(Unproven(fills), TRIED)
+    values(handler, bodies(2))  # how outputs are read is learned
+    assert [isinstance(value, float) for value in values(handler, bodies(3))] == [True, True, False]
+    assert handler.max_rows == 1
+
+
+@pytest.mark.parametrize("error", [ValueError, SystemExit, MemoryError])
+def test_one_that_fails_alone_but_among_copies_says_the_same_does_not_mix_rows(
+    begun: Begin, error: type[BaseException]
+) -> None:
+    def fails_alone(inputs: Any, outputs: Any) -> Any:
+        if len(inputs) == 1:
+            raise error
+        return outputs
+
+    handler = begun(Unproven(), TRIED)
     assert values(handler, bodies(4)) == [3, 9, 15, 21]
+    handler.changed = fails_alone
+    assert values(handler, bodies(4)) == [3, 9, 15, 21]
+    assert handler.max_rows is None
 
 
 def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: Begin) -> None:
@@ -171,3 +205,180 @@ def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: B
         handler.calls.clear()
         values(handler, bodies(4))
         assert len(handler.calls) == 1
+
+
+class AnswersIds(Unproven):
+    """Answers a whole number, as itself or as JSON that it has written."""
+
+    written = False
+
+    def encode(self, output: Any, item: Any) -> Any:
+        number = 1_000_000 + int(output[0])
+        return json.dumps({"id": number}) if self.written else {"id": number}
+
+
+class WritesIds(AnswersIds):
+    written = True
+
+
+class AnswersIdsAsTexts(AnswersIds):
+    def encode(self, output: Any, item: Any) -> Any:
+        return {"id": str(super().encode(output, item)["id"])}
+
+
+@pytest.mark.parametrize("kind", [AnswersIds, WritesIds, AnswersIdsAsTexts])
+def test_another_ones_id_is_never_the_same_for_it_is_near(begun: Begin, kind: type[Unproven]) -> None:
+    handler = begun(kind(MIXING["in reverse order"]), TRIED)
+    answered = [json.loads(value) if kind.written else value for value in values(handler, bodies(5))]
+    assert [int(one["id"]) for one in answered] == [1_000_003 + 6 * i for i in range(5)]
+    assert handler.max_rows == 1
+
+
+def test_one_of_a_whole_number_may_be_what_a_kernel_rounds(begun: Begin) -> None:
+    handler = begun(AnswersIds(lambda inputs, outputs: outputs + (len(inputs) > 1)), TRIED)
+    for i in range(4):
+        assert [value["id"] for value in values(handler, bodies(4, i))] == [1_000_002 + 2 * i + 6 * j for j in range(4)]
+    assert handler.max_rows is None
+
+
+class InATorchServeHandler(TorchServeHandler):
+    """A thousandth of its numbers is the batch's mean; it answers as JSON that it has written itself, or does not."""
+
+    mixes, writes = True, False
+
+    def initialize(self, context: Any) -> None:
+        pass
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return np.array([row["body"] for row in data], np.float64)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return data + 0.001 * (data.mean(0) if self.mixes else data * len(data))
+
+    def postprocess(self, data: Any) -> Any:
+        return list(map(json.dumps, data.tolist())) if self.writes else data.tolist()
+
+
+def test_headers_of_several_lengths_hide_nothing(begun: Begin) -> None:
+    handler = begun(InATorchServeHandler(), TRIED)
+    ask(handler, bodies(4), {i: {"content-type": "application/json", "x-name": "n" * i} for i in range(4)})
+    assert handler.max_rows == 1
+
+
+class WritesJson(InATorchServeHandler):
+    mixes, writes = False, True
+
+
+def test_what_a_kernel_rounds_is_no_mates_work_in_json_that_postprocess_writes(begun: Begin) -> None:
+    handler = begun(WritesJson(), TRIED)
+    for i in range(4):
+        ask(handler, bodies(4, i), as_json(4))
+    assert handler.max_rows is None
+
+
+class NearZero(Unproven):
+    """Answers two numbers, as its model gives them."""
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return output.tolist()
+
+
+def test_what_a_kernel_rounds_of_a_number_near_zero_is_no_mates_work(begun: Begin) -> None:
+    def rounds(inputs: Any, outputs: Any) -> Any:
+        return np.hstack([outputs, np.full_like(outputs, 1e-9 * len(inputs))])
+
+    handler = begun(NearZero(rounds), TRIED)
+    for i in range(4):
+        values(handler, bodies(4, i))
+    assert handler.max_rows is None
+
+
+class SaysWhen(Unproven):
+    """Each answer has the time."""
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output[0]), f"{time.perf_counter_ns()} ns"]
+
+
+def test_one_whose_answers_have_the_time_is_seen_to_mix_rows_too(begun: Begin) -> None:
+    handler = begun(SaysWhen(MIXING["the mean of all is taken away"]), TRIED)
+    assert [value[0] for value in values(handler, bodies(3))] == [2.0, 5.0, 8.0]
+    assert handler.max_rows == 1
+
+
+def test_one_whose_answers_have_the_time_runs_rows_together_where_they_are_apart(begun: Begin) -> None:
+    handler = begun(SaysWhen(), TRIED)
+    for i in range(3):
+        assert [value[0] for value in values(handler, bodies(3, i))] == [2 * (i + 3 * j) + 1 for j in range(3)]
+    assert handler.max_rows is None
+
+
+def test_what_runs_from_row_to_row_is_seen_at_a_power_of_two(begun: Begin) -> None:
+    mixes = []
+    handler = begun(Unproven(lambda inputs, outputs: outputs * inputs[0] if mixes else outputs), TRIED)
+    for _ in range(FIRST + 1):
+        values(handler, bodies(4, 2))
+    mixes.append(True)
+    for _ in range(FIRST):
+        values(handler, bodies(4, 2))
+    assert handler.max_rows == 1
+
+
+def test_who_draws_by_chance_keeps_nobody_from_seeing_that_others_are_mixed(begun: Begin) -> None:
+    chance = np.random.default_rng(1)
+
+    def draws(inputs: Any, outputs: Any) -> Any:
+        return np.where(inputs == 10.0, chance.random(outputs.shape), outputs)
+
+    handler = begun(Unproven(draws), TRIED)
+    for _ in range(3):
+        values(handler, bodies(4))
+    handler.changed = MIXING["the mean of all is taken away"]
+    assert values(handler, bodies(3)) == [2.0, 5.0, 8.0]
+
+
+class NotesOnItems(Unproven):
+    """`collate` notes on each item what is the largest number of all, and `encode` answers with that."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [{"x": float(x)} for x in json.loads(body)]
+
+    def collate(self, items: list[Any]) -> Any:
+        for item in items:
+            item["most"] = max(one["x"] for one in items)
+        return np.array([[item["x"]] for item in items])
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return float(output[0] + item["most"])
+
+
+def test_what_was_noted_on_an_item_in_a_batch_is_in_no_answer_alone(begun: Begin) -> None:
+    assert values(begun(NotesOnItems(), TRIED), bodies(3)) == [4.0, 13.0, 22.0]
+
+
+class FillsUp(InATorchServeHandler):
+    """What is missing becomes the mean of the others, or 0 where there is none."""
+
+    fills = True
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return np.array([[np.nan if x is None else x for x in row["body"]] for row in data], np.float64)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        known = data[~np.isnan(data)]
+        return np.where(np.isnan(data), known.mean() if known.size and self.fills else 0.0, data)
+
+
+class FillsUpByNought(FillsUp):
+    fills = False
+
+
+@pytest.mark.parametrize("kind", [FillsUp, FillsUpByNought])
+def test_what_will_be_missing_is_seen_before_it_is(begun: Begin, kind: type[FillsUp]) -> None:
+    handler = begun(kind(), TRIED)
+    ask(handler, bodies(4), as_json(4))
+    assert handler.max_rows == (1 if kind.fills else None)
+    handler = begun(kind(), TRIED)
+    handler.settings = handler.settings.but(device="cuda")  # which may be gone for good, where NaN is a place in a table
+    ask(handler, bodies(4), as_json(4))
+    assert handler.max_rows is None

@@ -558,3 +558,22 @@ def test_what_its_source_does_not_show_is_seen_when_it_happens(monkeypatch: pyte
     answers = ask(handler, ["d", "bob", "e"], as_json(3))
     assert [answer.value[0] for answer in answers] == ["d", "bob", "e"]
     assert handler.max_rows == 1
+
+
+class FilledByNumpy(Base):
+    """Has numpy write into an array that is the third argument."""
+
+    def prepare(self) -> None:
+        self.made = np.zeros(1)
+
+    def keep(self, name: str) -> None:
+        np.add(np.ones(1), float(len(name)), self.made)
+
+    def told(self) -> str:
+        return str(self.made[0])
+
+
+def test_an_array_that_numpy_is_told_to_write_into_is_changed() -> None:
+    handler = begin(FilledByNumpy(), Settings(batch_size=4))
+    assert handed_on(effects_of(handler, TorchServeHandler)) == {"made"}
+    assert handler.max_rows == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from slotwise.worker.padding import KINDS, Padding, ladder, pad_sequences
+from slotwise.worker.padding import KINDS, Padding, ladder, pad_sequences, stacked
 
 
 @pytest.mark.parametrize(("top", "rungs"), [(1, [1]), (2, [2, 1]), (8, [8, 4, 2, 1]), (12, [12, 6, 3, 1])])
@@ -52,3 +52,10 @@ def test_sequences_become_a_rectangle_of_whole_multiples() -> None:
         (2, 3),
     ]
     assert [pad_sequences([[1] * n], 9, 4)[0].shape for n in (0, 4, 5)] == [(1, 4), (1, 4), (1, 8)]
+
+
+def test_masked_arrays_keep_their_masks() -> None:
+    rows = [np.ma.masked_equal([1.0, -9.0], -9.0), np.ma.masked_equal([3.0, 4.0], -9.0)]
+    assert stacked(rows).tolist() == [[1.0, None], [3.0, 4.0]]
+    assert stacked(list(rows[0])).tolist() == [1.0, None]
+    assert type(stacked([np.zeros(2)])) is np.ndarray

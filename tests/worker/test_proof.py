@@ -209,6 +209,62 @@ def test_tensors_in_a_list_are_looked_into(tmp_path: Path, rows: Callable[[Any],
     assert settle(handler, tmp_path).separable is True
 
 
+def filled_by_the_mean(x: Any) -> Any:
+    there = ~np.isnan(x)
+    return np.where(there, x, (np.where(there, x, 0).sum(0) + 0.5) / np.maximum(there.sum(0), 1))
+
+
+def filled_by_the_mean_or_no_number(x: Any) -> Any:
+    there = ~np.isnan(x)
+    return np.where(there, x, np.where(there, x, 0).sum(0) if there.any() else np.nan)
+
+
+def filled_by_the_mean_or_refused(x: Any) -> Any:
+    if np.isnan(filled := filled_by_the_mean_or_no_number(x)).any():
+        raise ValueError("Input contains NaN")
+    return filled
+
+
+def filled_by_the_row_before(x: Any) -> Any:
+    for i in range(1, len(x)):
+        x[i] = np.where(np.isnan(x[i]), x[i - 1], x[i])
+    return np.nan_to_num(x)
+
+
+FILLS = [filled_by_the_mean, filled_by_the_mean_or_no_number, filled_by_the_mean_or_refused, filled_by_the_row_before]
+
+
+@pytest.mark.parametrize("fills", FILLS)
+def test_what_is_missing_in_a_row_is_not_made_of_its_mates(tmp_path: Path, fills: Callable[[Any], Any]) -> None:
+    handler = Counting()
+    handler.engine = fills
+    verdict = settle(handler, tmp_path)
+    assert (verdict.separable, verdict.most_rows) == (False, 1)
+    assert verdict.cause == "mixes rows: what is missing in one is made of others"
+
+
+@pytest.mark.parametrize("number", [2, 2.5])
+def test_none_in_a_row_is_not_made_of_its_mates(tmp_path: Path, number: float) -> None:
+    class Records(Counting):
+        def collate(self, items: list[Any]) -> Any:
+            return items
+
+        def run(self, x: Any) -> Any:
+            known = [item["x"] for item in x if item["x"] is not None]
+            return [sum(known) / max(len(known), 1) if item["x"] is None else item["x"] for item in x]
+
+    assert settle(Records(item={"x": number}), tmp_path).separable is False
+
+
+@pytest.mark.parametrize("item", [np.zeros(4, np.float32), {"x": [0.5, 1.0], "y": 2.0}])
+def test_one_that_has_no_numbers_may_be_answered_or_refused(tmp_path: Path, item: Any) -> None:
+    for engine in (np.nan_to_num, lambda x: x):
+        handler = Counting(item=item)
+        handler.engine = (lambda x: x) if isinstance(item, dict) else engine
+        handler.collate = list if isinstance(item, dict) else np.stack  # type: ignore[method-assign]
+        assert settle(handler, tmp_path).separable is True
+
+
 def test_an_example_is_read_as_requests_are(tmp_path: Path) -> None:
     class Reading(Counting):
         """Has no `decode`, and one array for all requests."""

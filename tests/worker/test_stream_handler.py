@@ -22,6 +22,7 @@ from slotwise.worker.hosts.framed import as_request
 from slotwise.worker.hosts.frames import Frame
 from slotwise.worker.steps.generators import GeneratorLoop
 from slotwise.worker.steps.step_engine import End, Next, StepState
+from slotwise.worker.steps.streams import Stream, StreamEnd, StreamPiece
 from slotwise.worker.streaming.framed_streams import FramedStreams
 from slotwise.worker.streaming.stream_desk import OpenRequest, StreamDesk
 from slotwise.worker.streaming.stream_handler import StreamHandler
@@ -247,6 +248,32 @@ def test_a_step_engine_that_is_dead_costs_503_and_the_worker() -> None:
     assert answer.status == 503
     assert pipeline.dead
     assert handler.engine.held == {}, "no slot is left"
+
+
+class SumsOnItself(Sums):
+    """It has what a stream has said so far on itself."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        if not state.tokens:
+            self.said = ""
+        self.said += f"{int(output[0])} "
+        return End(self.said) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+def test_streams_of_which_advance_keeps_something_on_the_handler_run_one_after_the_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = SumsOnItself()
+    assert answers(handler, "[5]", "[6]", "[7]") == [(200, "5 6 7 "), (200, "6 7 8 "), (200, "7 8 9 ")]
+    assert "run one after the other: `advance` changes said of its handler" in caplog.text
+    handler.runner.offer([Stream("slow", item(5, tokens=3)), Stream("next", item(6, tokens=3))])
+    handler.runner.turn()
+    handler.runner.hold("slow")
+    assert [(one.id, type(one)) for _ in range(4) for one in handler.runner.turn()] == [
+        ("slow", StreamEnd),
+        ("next", StreamPiece),
+        ("next", StreamEnd),
+    ]
 
 
 # Its desk ----------------------------------------------------------------------------------------------------------------

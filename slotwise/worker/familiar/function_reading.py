@@ -232,7 +232,9 @@ class FunctionReading(Uses):
                 self.reading.change([name], rebound=True)
         elif called in telling_names.CHANGE_FIRST and given:
             self.reading.change(self.roots(given[0]))
-        self.reading.change(set().union(*(self.roots(one.value) for one in node.keywords if one.arg == "out")))
+        filled = [one.value for one in node.keywords if one.arg == "out"]
+        filled += node.args[2:3] if called in telling_names.FILL_THIRD else []
+        self.reading.change(set().union(*map(self.roots, filled)))
         passed = set().union(*map(self.roots, given))
         if SELF in passed and called not in telling_names.HARMLESS:
             first = self.outer.get(func.id) if isinstance(func, ast.Name) and func.id not in self.own else None

@@ -22,12 +22,14 @@ COUNTING = """mean sum tolist item size dim numel astype copy clone max min argm
     dtype softmax sigmoid round floor nonzero tobytes norm"""
 OF_NUMBERS = """where matmul mm bmm dot normalize einsum tensor array stack cat concatenate vstack hstack linear
     cosine_similarity cdist multiply add subtract divide isin allclose equal sum mean"""
+FILLING_THIRD = "add subtract multiply divide matmul dot"
 STARTING = "submit map Thread Process partial Timer run apply apply_async call_soon register"
 LOGGING = "debug info warning error exception critical log"
 CHANGING = "add_ set_ train fit partial_fit register enable_ disable_ push reset save load del_ clear_ update_ init_ open close"
 
 MUTATORS = frozenset(BY_METHOD.split())  # methods that change what they are of
 CHANGE_FIRST = frozenset(BY_FUNCTION.split())  # functions that change their first argument
+FILL_THIRD = frozenset(FILLING_THIRD.split())  # functions of arrays that may be given a third one, to write into
 GIVE_PARTS = frozenset(GIVING_PARTS.split())  # methods that give a part of what they are of, or that itself
 SHOW_PARTS = frozenset(SHOWING_PARTS.split())  # functions that give parts of their arguments, or one of them
 HARMLESS = frozenset(KEEPING_NOTHING.split())  # functions that may be given the handler itself

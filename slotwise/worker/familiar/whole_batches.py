@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from slotwise.worker.padding import stacked
 from slotwise.worker.slot_errors import ModelFault
 
 LooseRow = tuple[str | tuple[Any, ...], Any]  # "array", "tensor", "list", or for several parts ("parts", ...), ("named", ...)
@@ -58,7 +59,7 @@ def _rows_of_parts(way: tuple[Any, ...], parts: Sequence[Any]) -> list[LooseRow]
 
 def _joined(way: object, values: Sequence[Any]) -> Any:
     if way == "array":
-        return np.stack(values)
+        return stacked(values)
     return sys.modules["torch"].stack(list(values)) if way == "tensor" else list(values)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from slotwise.worker.batch import NOT_RUN, Row
 from slotwise.worker.hooks import ROUNDED, Hooks
@@ -20,14 +22,18 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
-from slotwise.worker.separability.bits import bits, difference
+from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
-from slotwise.worker.separability.mates import parts_of
+from slotwise.worker.separability.mates import parts_of, without_numbers
+from slotwise.worker.separability.two_batches import fills_up
+from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
 
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
-FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the first
+AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
+FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
+DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
 class FirstBatches:
@@ -35,20 +41,22 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
         self.hooks, self.padding, self.left_s = hooks, padding, budget_s
-        self.count, self.repeats = 0, True  # of batches whose rows differ; whether a row alone says the same each time
+        self.count = 0  # of batches whose rows differ
+        self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
         rows = [row for row in rows if row.error is None]
-        if len(rows) < 2 or not self.repeats or self.hooks.handler.max_rows == 1:
+        by_chance = self.draws >= DRAWS and 2 * self.draws > self.asked
+        if len(rows) < 2 or by_chance or self.hooks.handler.max_rows == 1:
             return
         began = time.monotonic()
         try:
             self._look(rows, requests)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # an author's sys.exit(), too: of a row that fails alone nobody can tell
-            logger.warning("a row that has run beside others fails alone", exc_info=True)
+        except BaseException:  # an author's sys.exit(), too: of what cannot be copied, say, nobody can tell
+            logger.warning("a row that has run beside others cannot be asked again", exc_info=True)
         self.left_s -= time.monotonic() - began
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
@@ -58,31 +66,60 @@ class FirstBatches:
         if due and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
-        asked = rows if whole else rows[:1] if due else []
+        if count == 1 and self._fills_up(rows[0]):
+            self._one_by_one(rows)
+            return
+        asked = rows if whole else rows[-1:] if due else []  # the first has nothing of what runs on from row to row
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
-        if not same or (near and self._mates_change(near[0], rows, requests[near[0].slot])):
+        if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
 
+    def _fills_up(self, row: Row) -> bool:
+        """Whether what is missing in a row would be made of its mates', as the proof tries it of an example."""
+
+        def attempt(items: Sequence[object], size: int) -> list[object]:
+            copies = [Row(row.owner, item, row.slot) for item in items]
+            self.hooks.attempt(copies, self.padding.size(size, self.padding.max_rows))
+            return [one.output if one.error is None else one.error.error() for one in copies]
+
+        if self.hooks.handler.settings.device == "cuda" or self._late():
+            return False
+        return any(fills_up(attempt, row.asked, empty) for empty in without_numbers(row.asked))
+
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
-        """By what is answered: outputs may be padded to the length of the longest mate. near: gets the row, if but nearly."""
+        """By what is answered: outputs may be padded to the length of the longest mate.
+
+        near: gets the row, if but nearly, or where it fails alone.
+        """
         if self._late():
             return True
+        self.asked += 1
         alone = self._alone(row)
-        if alone.error is not None or _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
+        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself
+            near[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
             return True
-        if _alike(said, beside):
+        if _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
+            return True
+        if _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
             near.append(row)
             return True
-        self.repeats = _alike(said, self._said(self._alone(row), request))
-        return not self.repeats
+        again = self._alone(row)
+        if _alike(said, self._said(again, request), AGAIN):
+            return False
+        if not _alike(alone.output, again.output, AGAIN):  # else but the answer is another each time: it has a time, or an id
+            self.draws += 1
+            return True
+        pair = alone.output, row.output
+        return bool(padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
 
-    def _mates_change(self, row: Row, rows: Sequence[Row], request: Request) -> bool:
-        """Whether it says something else among its mates than at the same place of as many copies of itself.
+    def _mates_change(self, near: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
+        """Whether the first of these says something else among its mates than at the same place of as many copies of itself.
 
         Unknown, so False, where their items have several shapes: then the two batches have, too.
         """
-        if self._late() or any(_shapes(other) != _shapes(row) for other in rows):
+        row, request = near[0], requests[near[0].slot]
+        if self._late() or len({self._shapes(other) for other in rows}) > 1:
             return False
 
         def said(batch: Sequence[Row]) -> object:
@@ -92,23 +129,35 @@ class FirstBatches:
         among = said(copies)
         if _alike(among, said(rows), KERNELS):
             return False
-        self.repeats = _alike(among, said(copies), KERNELS)
-        return self.repeats
+        repeats = _alike(among, said(copies), AGAIN)
+        self.draws += 0 if repeats else len(near)
+        return repeats
+
+    def _shapes(self, row: Row) -> tuple[object, ...]:
+        return tuple(map(shape_of, parts_of(on_host(self.hooks.handler._shown_to_model(row.asked)))))
 
     def _said(self, row: Row, request: Request) -> object:
         """What the row is answered with. The hook gets a copy of its output: what it does to that is nothing to the answer."""
+        if row.error is not None:
+            return row.error.error()
         copy = Row(row.owner, owned(row.item))
         copy.ran(owned(row.output))
         return self.hooks.encode(copy, request, False)
 
     def _alone(self, row: Row) -> Row:
-        """A copy of the row that has run alone. May raise anything."""
+        """A copy of the row that has run alone."""
         return self._again([row])[0]
 
     def _again(self, rows: Sequence[Row]) -> list[Row]:
-        """Copies of the rows that have run together. May raise anything."""
+        """Copies of the rows that have run together; where that fails each of them has the error."""
         copies = [Row(row.owner, owned(row.asked), row.slot) for row in rows]
-        self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
+        try:
+            self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an author's sys.exit(), too
+            for one in copies:
+                one.refuse(row_error(error, is_out_of_memory(error)))
         return copies
 
     def _one_by_one(self, rows: Sequence[Row]) -> None:
@@ -118,13 +167,8 @@ class FirstBatches:
             row.refuse(NOT_RUN)
             if self._late():
                 continue
-            try:
-                alone = self._alone(row)
-                row.output, row.error = alone.output, alone.error
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                row.refuse(row_error(error, is_out_of_memory(error)))
+            alone = self._alone(row)
+            row.item, row.output, row.error = alone.item, alone.output, alone.error  # collate may note something on the item
 
     def _late(self) -> bool:
         return time.monotonic() > self.hooks.handler.predict_until
@@ -135,15 +179,43 @@ def _differ(rows: Sequence[Row]) -> bool:
     return any(first != other for other in others)
 
 
-def _shapes(row: Row) -> list[object]:
-    return [shape_of(part) for part in parts_of(on_host(row.asked))]
-
-
 def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
     """Whether two results say the same but for rounding, also where they are written as JSON."""
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):  # an answer with its content type
+        return all(_alike(*pair, tolerance) for pair in zip(one, other, strict=True))
     if isinstance(one, str | bytes) and isinstance(other, str | bytes):
-        return agree(_read(one), _read(other), tolerance)
-    return difference(one, other).relative <= tolerance
+        one, other = _read(one), _read(other)
+        close = agree(one, other, tolerance)
+    else:
+        close = difference(one, other).relative <= tolerance
+    return close and _whole_apart(one, other) <= (tolerance > KERNELS)
+
+
+def _together(said: object) -> object:
+    """What is said, each list of floats as one array: a kernel rounds much of a number near zero, but little of them all."""
+    if isinstance(said, Mapping):
+        return {name: _together(part) for name, part in said.items()}
+    if type(said) not in (list, tuple):
+        return said
+    assert isinstance(said, list | tuple)
+    return np.array(said) if {float} == set(map(type, said)) else type(said)(map(_together, said))
+
+
+def _whole_apart(one: object, other: object) -> float:
+    """How far whole numbers in the same places are apart: rounding makes 1 of a hair; else it is another's id, or class."""
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return max((_whole_apart(one[name], other[name]) for name in one.keys() & other.keys()), default=0)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return max(map(_whole_apart, one, other), default=0)
+    if isinstance(one, int) and isinstance(other, int):
+        return abs(one - other)
+    first, second = on_host(one), on_host(other)
+    if not all(isinstance(number, int | np.integer | np.ndarray) for number in (first, second)):
+        return 0
+    first, second = np.asarray(first), np.asarray(second)
+    if {first.dtype.kind, second.dtype.kind} - set("iub") or first.shape != second.shape or np.array_equal(first, second):
+        return 0
+    return max(1.0, float(np.abs(first.astype(np.float64) - second).max()))
 
 
 def _read(text: str | bytes) -> object:

@@ -59,6 +59,12 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
     return Company(row, mates, longest)
 
 
+def without_numbers(row: Any) -> list[Any]:
+    """The row with each number missing that may be: NaN stands there, or None."""
+    made = [_made(row, change) for change in (_not_a_number, _none)]
+    return [one for one in made if bits(one) != bits(row)]
+
+
 def _made(row: Any, change: Callable[[Any], Any]) -> Any:
     """The row changed; as it is, where its class takes no such parts."""
     try:
@@ -199,6 +205,16 @@ def _longer(value: Any) -> Any:
 
 def _reversed(value: Any) -> Any:
     return value[::-1] if has_length(value) else value
+
+
+def _none(value: Any) -> Any:
+    return None if type(value) in (int, float) else value
+
+
+def _not_a_number(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.full_like(value, np.nan) if value.dtype.kind in "fc" else value
+    return type(value)("nan") if _is_number(value) else value
 
 
 def _larger_number(value: Any) -> Any:

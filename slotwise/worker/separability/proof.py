@@ -32,9 +32,9 @@ from slotwise.worker.padding import Padding
 from slotwise.worker.separability.about import NOBODY, About, identity
 from slotwise.worker.separability.bits import bits
 from slotwise.worker.separability.lengths import Pair, with_lengths
-from slotwise.worker.separability.mates import Company, company, unvaried
+from slotwise.worker.separability.mates import Company, company, unvaried, without_numbers
 from slotwise.worker.separability.same_bytes import padded, same_bytes
-from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, prove, within
+from slotwise.worker.separability.two_batches import PADDING, PADDING_ROUNDED, Attempt, fills_up, prove, within
 from slotwise.worker.separability.verdict import PROOF, Verdict
 
 logger = logging.getLogger(__name__)
@@ -178,6 +178,10 @@ def proven(
             if verdict.separable and (other := _turned(handler, model_dir, whole)) is not None:
                 one = among(other, other.row, (2,) if other.longest is None else (3,))
                 verdict = verdict.both(one) if one.separable is False else verdict
+            if verdict.separable and any(_fills_up(handler, attempt, whole.row, empty) for empty in without_numbers(whole.row)):
+                verdict = replace(
+                    verdict, separable=False, cause="mixes rows: what is missing in one is made of others", most_rows=1
+                )
             if same and verdict.separable:
                 verdict = replace(verdict, separable=None, cause=f"a part of its items ({same}) is the same in all mates")
     except Exception as error:
@@ -219,6 +223,14 @@ def _turned(handler: BatchHandler, model_dir: Path, whole: Company) -> Company |
         return None
     longest = whole.longest if whole.longest is not None and _together(handler, whole.longest, other) else None
     return Company(other, {"the other example's": whole.row}, longest)
+
+
+def _fills_up(handler: BatchHandler, attempt: Attempt, row: Any, empty: Any) -> bool:
+    """Whether what is missing in a row is made of its mate's. empty: the row without its numbers.
+
+    Not tried on a GPU: one that takes NaN for a place in a table is gone for good.
+    """
+    return handler.settings.device != "cuda" and _together(handler, row, empty) and fills_up(attempt, row, empty)
 
 
 def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:

@@ -92,6 +92,25 @@ def prove(
     return trial.verdict("" if trial.done else "there are no mates to try")
 
 
+def fills_up(attempt: Attempt, row: Any, empty: Any) -> bool:
+    """Whether a row of which numbers are missing gives something else beside one that has them than beside itself.
+
+    So it is where what is missing becomes the batch's mean, or what the row before it has; an error is something else, too.
+    """
+
+    def gives(place: int, *items: Any) -> Any:
+        try:
+            return bits(attempt(list(map(deepcopy, items)), 2)[place])
+        except Exception as error:
+            return type(error)
+
+    def beside_itself() -> list[Any]:
+        return [gives(place, empty, empty) for place in (0, 1)]
+
+    alone = beside_itself()
+    return alone != [gives(0, empty, row), gives(1, row, empty)] and alone == beside_itself()
+
+
 class _MatesTrial:
     """What is known so far. refuted: whether one bit has differed where none may. padded: in which batch padding was tried.
 

@@ -116,7 +116,8 @@ def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Ite
     other = next((other for other, given in _tried(engine, others, TOKENS) if not _same(given[-1], mine[-1])), item)
     theirs = _alone(engine, other, OTHER_TOKENS)
     for slot in dict.fromkeys((1, engine.slots - 1)):  # the last one is beside the scratch slot
-        if why := _mixed_in(engine, slot, (item, mine), (other, theirs), at_once):
+        pair = (item, mine), (other, theirs)
+        if why := _mixed_in(engine, slot, *pair, at_once) or _emptied(engine, slot, *pair):
             return why
     return None
 
@@ -143,6 +144,28 @@ def _mixed_in(engine: StepEngine, slot: int, first: Given, second: Given, at_onc
     if not all(map(_same, made, (mine[1], theirs[2], theirs[2], mine[2]))):
         return "the output of a slot is another one where another slot has a step, too"
     return None
+
+
+def _emptied(engine: StepEngine, slot: int, first: Given, second: Given) -> str | None:
+    """Why a slot has another output once the other one was read into, or freed; None where it has not. No step is repeated."""
+    (item, mine), (other, theirs) = first, second
+    own, beside = StepRow(0, TOKENS[0], 0), StepRow(slot, OTHER_TOKENS[0], 0)
+    try:
+        engine.free(0)
+        engine.free(slot)
+        given = [
+            (_read(engine, slot, other), theirs[0]),
+            (_read(engine, 0, item), mine[0]),
+            (_stepped(engine, beside), theirs[1]),
+        ]
+        engine.free(slot)
+        given += [(_stepped(engine, own), mine[1]), (_read(engine, slot, other), theirs[0])]
+        engine.free(0)
+        given.append((_stepped(engine, beside), theirs[1]))
+    except Exception:
+        logger.warning("the engine fails where another slot is freed", exc_info=True)
+        return "it fails where another slot is freed"
+    return None if all(_same(*both) for both in given) else "the output of a slot is another one where another slot is freed"
 
 
 def _alone(engine: StepEngine, item: object, tokens: Sequence[int], slot: int = 0) -> list[object]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
 from slotwise.worker.steps.generators import GeneratorLoop
+from slotwise.worker.steps.slot_table import SlotTable
 from slotwise.worker.steps.step_engine import End, Next, StepEngine, StepState
 from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Runner, Stream, StreamEvent, StreamPiece, TurnLimits
@@ -79,16 +80,27 @@ class StreamHandler(BatchHandler):
     def runner(self) -> Runner:
         """What runs its streams. Raises what its engine raises on the example."""
         if isinstance(self.engine, StepEngine):
-            return StepLoop.start(self.engine, _Author(self), self.limits)
+            alone = self._keeps_something("advance")  # then none is parked: it would find there what the next one has left
+            limits = replace(self.limits, slow_readers="end") if alone else self.limits
+            steps = StepLoop.start(self.engine, _Author(self), limits)
+            if alone:
+                steps.slots = SlotTable(1)
+            return steps
         looking = Looking(self, [kind for kind in type(self).__mro__ if kind not in StreamHandler.__mro__])
         loop = GeneratorLoop(
             lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example, look=looking.at
         )
-        if names := changed_and_read(self, StreamHandler, "stream"):
-            loop.one_by_one = True
-            what = "streams run one after the other: `stream` changes %s of its handler, and reads it: keep it in its variables"
-            logger.warning(what, ", ".join(sorted(names)))
+        loop.one_by_one = self._keeps_something("stream")
         return loop
+
+    def _keeps_something(self, method: str) -> bool:
+        """Whether this method keeps something of a stream on its handler, which the log says then."""
+        names = changed_and_read(self, StreamHandler, method)
+        if names:
+            where = "state.own" if method == "advance" else "its variables"
+            what = "streams run one after the other: `%s` changes %s of its handler, and reads it: keep it in %s"
+            logger.warning(what, method, ", ".join(sorted(names)), where)
+        return bool(names)
 
     @property
     def slots(self) -> int:

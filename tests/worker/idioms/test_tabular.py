@@ -53,6 +53,20 @@ class AForest(Columns):
         return [{str(name): float(score) for name, score in zip(self.model.classes_, row, strict=True)} for row in data]
 
 
+@together([{**row, "income": (row["income"], -1.0)[i % 2]} for i, row in enumerate(ROWS)])
+class MaskedColumns(Columns):
+    """Masks what is missing, and answers the mean of what is there."""
+
+    def prepare(self) -> None:
+        pass
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return np.ma.masked_equal(super().preprocess(data), -1.0)
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return np.asarray(data.mean(axis=1))
+
+
 @together(ROWS)
 class AScaler(Columns):
     """Scales on the way in; on the way out another scaler gives the value back."""

@@ -19,6 +19,8 @@ ITEM = item(3, 4)
 OTHER: dict[str, Any] = {**ITEM, "text": [5, 9]}
 MIXES = "the output of a slot is another one where another slot is in use, too"
 
+FREED = "the output of a slot is another one where another slot is freed"
+
 
 class Appends(AddingEngine):
     """Its cache grows with each step, whatever position the row names."""
@@ -98,6 +100,28 @@ class OneCacheTooFew(AddingEngine):
         return super().step([row._replace(slot=row.slot % (self.slots - 1)) for row in rows])
 
 
+class FreesAll(AddingEngine):
+    """To free a slot empties all."""
+
+    def free(self, slot: int) -> None:
+        self.held = {other: [0] for other in self.held if other != slot}
+
+
+class FreesAllAndFails(AddingEngine):
+    """To free a slot lets go of all."""
+
+    def free(self, slot: int) -> None:
+        self.held.clear()
+
+
+class FirstEmptiesAll(AddingEngine):
+    """Whoever is read into slot 0 empties the others."""
+
+    def prefill(self, slot: int, item: Any) -> Any:
+        self.held = {other: held if slot else [0] for other, held in self.held.items()}
+        return super().prefill(slot, item)
+
+
 class InParts(AddingEngine):
     """Reads an item in parts."""
 
@@ -154,6 +178,9 @@ class SwapsSlots(Together):
         (ForgetsTokens(), MIXES),
         (FirstSlots(), MIXES),
         (OneCacheTooFew(), MIXES),
+        (FreesAll(), FREED),
+        (FreesAllAndFails(), "it fails where another slot is freed"),
+        (FirstEmptiesAll(), FREED),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
 )
@@ -220,6 +247,9 @@ class Breaks(AddingEngine):
         (OneCacheTooFew(), MIXES),
         (KeptOnce(), MIXES),
         (Breaks(), "it fails where two slots are in use"),
+        (FreesAll(), FREED),
+        (FreesAllAndFails(), "it fails where another slot is freed"),
+        (FirstEmptiesAll(), FREED),
     ],
     ids=lambda one: type(one).__name__ if isinstance(one, AddingEngine) else "",
 )
@@ -228,7 +258,7 @@ def test_slots_that_do_not_keep_apart_even_one_row_a_call_are_told(engine: Addin
     assert engine.held == {}
 
 
-@pytest.mark.parametrize("kind", [AppendsToOne, OneCache, KeptOnce])
+@pytest.mark.parametrize("kind", [AppendsToOne, OneCache, KeptOnce, FreesAll])
 def test_streams_of_an_engine_that_mixes_its_slots_have_what_they_have_alone(
     kind: type[AddingEngine], caplog: pytest.LogCaptureFixture
 ) -> None:
