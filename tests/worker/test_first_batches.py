@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Headers, Settings, TorchServeHandler
-from slotwise.worker.separability.first_batches import FIRST
+from slotwise.worker.separability.first_batches import FIRST, _kind
 from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
 
@@ -149,7 +149,7 @@ def test_a_bad_row_costs_only_itself_and_the_seconds_have_an_end(begun: Begin) -
     handler = begun(Unproven(MIXING["the mean of all is taken away"]), TRIED)
     assert values(handler, [b"[1]", f"[{POISON}]".encode(), b"[5]"]) == [2.0, FAILED, 6.0]
     spent = begun(Unproven(), TRIED.but(proof_s=1e-9))
-    for expected in (8, 1, 0, 1, 0):  # all of the first, and what is missing; then of those of a power of two the last row
+    for expected in (4, 1, 0, 1, 0):  # all of the first, then of those whose number is a power of two the first row
         spent.calls.clear()
         values(spent, bodies(4))
         assert len(spent.calls) - 1 in (expected, expected + 2)  # two more where it learns how outputs are read
@@ -374,11 +374,36 @@ class FillsUpByNought(FillsUp):
 
 
 @pytest.mark.parametrize("kind", [FillsUp, FillsUpByNought])
-def test_what_will_be_missing_is_seen_before_it_is(begun: Begin, kind: type[FillsUp]) -> None:
+def test_the_first_rows_of_another_kind_are_asked_again_whenever_they_come(begun: Begin, kind: type[FillsUp]) -> None:
     handler = begun(kind(), TRIED)
-    ask(handler, bodies(4), as_json(4))
-    assert handler.max_rows == (1 if kind.fills else None)
-    handler = begun(kind(), TRIED)
-    handler.settings = handler.settings.but(device="cuda")  # which may be gone for good, where NaN is a place in a table
-    ask(handler, bodies(4), as_json(4))
+    for start in range(2 * FIRST + 1):  # the next one that is due is far
+        ask(handler, bodies(4, start), as_json(4))
     assert handler.max_rows is None
+    answers = ask(handler, [*bodies(3), b"[null]"], as_json(4))
+    assert answers[3].value == [0.0]
+    assert handler.max_rows == (1 if kind.fills else None)
+
+
+def test_a_kind_is_what_an_item_is_made_of() -> None:
+    assert _kind({"a": [1.0, None]}) == _kind({"a": [2.0, 3.0, None]}) != _kind({"a": [1.0, 2.0]}) == _kind({"a": [7.0]})
+    assert _kind(("array", np.array([1.0, np.nan]))) != _kind(("array", np.ones(9))) == _kind(("array", np.zeros((2, 2))))
+    assert len({_kind(item) for item in ({"a": 1}, {"b": 1}, {"a": ""}, {"a": "x"}, {"a": None}, {})}) == 6
+
+
+class OfManyKinds(Unproven):
+    """Each body is of another kind, as keys are that a client makes up."""
+
+    def decode(self, body: bytes, headers: Headers) -> Any:
+        return [{str(number): float(number) for number in json.loads(body)}]
+
+    def collate(self, items: list[Any]) -> Any:
+        return np.array([list(item.values()) for item in items])
+
+
+def test_kinds_that_a_client_makes_up_have_an_end(begun: Begin) -> None:
+    handler, counts = begun(OfManyKinds(), TRIED), []
+    for start in range(4 * FIRST):
+        handler.calls.clear()
+        ask(handler, bodies(4, 100 * start))
+        counts.append(len(handler.calls) - 1)
+    assert counts[FIRST + 1] == 0 and sum(counts[-8:]) <= 1

@@ -1,6 +1,7 @@
 """Where nothing could be proven, ask rows of real batches again, alone: of the first batches all, of ever fewer later ones one.
 
-Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. Where a row says
+Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it; so the first rows of
+another kind are asked again whenever they come: the first of which a number is missing, which its mates' may fill. Where a row says
 something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so little
 else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among copies.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -24,8 +26,7 @@ from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
-from slotwise.worker.separability.mates import parts_of, without_numbers
-from slotwise.worker.separability.two_batches import fills_up
+from slotwise.worker.separability.mates import parts_of
 from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
+OF_A_KIND = 4  # rows that are asked again whenever they come
+KINDS = 64  # of which rows are asked again; keys that a client makes up are no end of kinds
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
@@ -42,6 +45,7 @@ class FirstBatches:
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
         self.hooks, self.padding, self.left_s = hooks, padding, budget_s
         self.count = 0  # of batches whose rows differ
+        self.kinds: Counter[object] = Counter()  # rows that were asked again, by the kind of their items
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
@@ -63,29 +67,18 @@ class FirstBatches:
         count = self.count + 1
         whole = count <= FIRST and self.left_s > 0
         due = whole or not count & (count - 1)
-        if due and not _differ(rows):  # mates that are its like tell nothing of a row
+        kinds = [_kind(row.asked) for row in rows]
+        new = [self.kinds[kind] < OF_A_KIND and (kind in self.kinds or len(self.kinds) < KINDS) for kind in kinds]
+        if (due or any(new)) and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
-        if count == 1 and self._fills_up(rows[0]):
-            self._one_by_one(rows)
-            return
-        asked = rows if whole else rows[-1:] if due else []  # the first has nothing of what runs on from row to row
+        last = len(rows) - 1  # the first has nothing of what runs on from row to row
+        asked = [row for i, row in enumerate(rows) if whole or new[i] or (due and i == last)]
+        self.kinds.update(kind for kind, one in zip(kinds, new, strict=True) if one)
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
         if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
-
-    def _fills_up(self, row: Row) -> bool:
-        """Whether what is missing in a row would be made of its mates', as the proof tries it of an example."""
-
-        def attempt(items: Sequence[object], size: int) -> list[object]:
-            copies = [Row(row.owner, item, row.slot) for item in items]
-            self.hooks.attempt(copies, self.padding.size(size, self.padding.max_rows))
-            return [one.output if one.error is None else one.error.error() for one in copies]
-
-        if self.hooks.handler.settings.device == "cuda" or self._late():
-            return False
-        return any(fills_up(attempt, row.asked, empty) for empty in without_numbers(row.asked))
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate.
@@ -177,6 +170,24 @@ class FirstBatches:
 def _differ(rows: Sequence[Row]) -> bool:
     first, *others = (bits(row.asked) for row in rows)
     return any(first != other for other in others)
+
+
+def _kind(item: object) -> object:
+    """What an item is made of: types, names, and whether something is missing, empty or no number. No lengths and no values."""
+    if isinstance(item, Mapping):
+        return frozenset((name, _kind(part)) for name, part in item.items())
+    if isinstance(item, list | tuple):
+        return type(item), frozenset(map(_kind, item))
+    if isinstance(item, str | bytes):
+        return type(item), not item
+    array = on_host(item)
+    if (
+        isinstance(array, float | np.ndarray | np.generic)
+        and (numbers := np.asarray(array)).dtype.kind in "fc"
+        and numbers.size
+    ):
+        return type(item), numbers.dtype.char, bool(np.isnan(numbers.min()))
+    return type(item)
 
 
 def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:
