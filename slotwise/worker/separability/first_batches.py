@@ -1,8 +1,8 @@
 """Where nothing could be proven, ask rows of real batches again, alone: of the first batches all, of ever fewer later ones one.
 
-Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it; so the first rows of
-another kind are asked again whenever they come: the first of which a number is missing, which its mates' may fill. Where a row says
-something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so little
+Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. The first rows of
+another kind are asked again whenever they come: one of which a number is missing, say, which its mates may fill. Where a row
+says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so little
 else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among copies.
 """
 
