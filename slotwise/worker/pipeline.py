@@ -63,7 +63,7 @@ class Pipeline:
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
         self.decoders = Decoders(self.settings.decode_threads)
         self.verdict = Verdict(None, "it was not tried")
-        self.first_batches: FirstBatches | None = None  # where nothing is proven
+        self.first_batches: FirstBatches | None = None  # where not everything is proven
         self.gone: Callable[[], Collection[int]] = tuple
         self.dead = False
 
@@ -78,8 +78,7 @@ class Pipeline:
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict = verdict
-        if verdict.separable is None and settings.proof_s:
-            pipeline.first_batches = FirstBatches(pipeline.hooks, pipeline.padding, settings.proof_s)
+        pipeline.first_batches = FirstBatches.of(pipeline.hooks, pipeline.padding, verdict, model_dir)
         pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Headers, Settings, TorchServeHandler
-from slotwise.worker.separability.first_batches import FIRST, _kind
+from slotwise.worker.separability.first_batches import FIRST, OF_A_KIND, kind_of
 from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
 
@@ -385,9 +385,11 @@ def test_the_first_rows_of_another_kind_are_asked_again_whenever_they_come(begun
 
 
 def test_a_kind_is_what_an_item_is_made_of() -> None:
-    assert _kind({"a": [1.0, None]}) == _kind({"a": [2.0, 3.0, None]}) != _kind({"a": [1.0, 2.0]}) == _kind({"a": [7.0]})
-    assert _kind(("array", np.array([1.0, np.nan]))) != _kind(("array", np.ones(9))) == _kind(("array", np.zeros((2, 2))))
-    assert len({_kind(item) for item in ({"a": 1}, {"b": 1}, {"a": ""}, {"a": "x"}, {"a": None}, {})}) == 6
+    assert (
+        kind_of({"a": [1.0, None]}) == kind_of({"a": [2.0, 3.0, None]}) != kind_of({"a": [1.0, 2.0]}) == kind_of({"a": [7.0]})
+    )
+    assert kind_of(("array", np.array([1.0, np.nan]))) != kind_of(("array", np.ones(9))) == kind_of(("array", np.zeros((2, 2))))
+    assert len({kind_of(item) for item in ({"a": 1}, {"b": 1}, {"a": ""}, {"a": "x"}, {"a": None}, {})}) == 6
 
 
 class OfManyKinds(Unproven):
@@ -408,3 +410,47 @@ def test_kinds_that_a_client_makes_up_have_an_end(begun: Begin) -> None:
         counts.append(len(handler.calls) - 1)
     assert counts[FIRST + 1] == 0
     assert sum(counts[-8:]) <= 1
+
+
+class TakesTheFirstOnes(InATorchServeHandler):
+    """Multiplies by an option that a request may have, and takes the first one's for all."""
+
+    first = True
+
+    def preprocess(self, data: list[dict[str, Any]]) -> Any:
+        return [row["body"] for row in data]
+
+    def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return [row["x"] * (data[0] if self.first else row).get("times", 1) for row in data]
+
+    def postprocess(self, data: Any) -> Any:
+        return data
+
+
+class TakesItsOwn(TakesTheFirstOnes):
+    first = False
+
+
+def with_option(count: int, place: int) -> list[bytes]:
+    return [json.dumps({"x": i + 1} | ({"times": 10} if i == place else {})).encode() for i in range(count)]
+
+
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("kind", [TakesTheFirstOnes, TakesItsOwn])
+def test_what_no_example_has_is_looked_at_though_its_rows_are_proven_to_be_kept_apart(
+    tmp_path: Path, kind: type[TakesTheFirstOnes], place: int
+) -> None:
+    (tmp_path / "examples").mkdir()
+    (tmp_path / "examples" / "1.json").write_text('{"x": 7}')
+    handler = begin(kind(), TRIED, tmp_path)
+    assert handler.pipeline.verdict.separable
+    assert [answer.value for answer in ask(handler, with_option(4, -1), as_json(4))] == [1, 2, 3, 4]
+    expected = [(i + 1) * (10 if i == place else 1) for i in range(4)]
+    for _ in range(OF_A_KIND + 1):
+        assert [answer.value for answer in ask(handler, with_option(4, place), as_json(4))] == expected
+    assert handler.max_rows == (1 if kind.first else None)
+
+
+def test_what_is_made_of_arrays_is_not_looked_at_where_it_is_proven(begun: Begin) -> None:
+    assert begun(Toy(), TRIED).pipeline.first_batches is None
+    assert begun(Unproven(), TRIED).pipeline.first_batches is not None

@@ -1,9 +1,11 @@
 """Where nothing could be proven, ask rows of real batches again, alone: of the first batches all, of ever fewer later ones one.
 
-Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. The first rows of
-another kind are asked again whenever they come: one of which a number is missing, say, which its mates may fill. Where a row
-says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so little
-else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among copies.
+Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. What is proven is
+proven of items that are made of what the examples are made of, so the first batches with one of another kind are asked again
+whenever they come: one with an option that a model may take for all rows, or without a number that its mates may fill. Where a
+row says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so
+little else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among
+copies.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -26,7 +29,10 @@ from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.lengths import shape_of
-from slotwise.worker.separability.mates import parts_of
+from slotwise.worker.separability.mates import items_of, parts_of
+from slotwise.worker.separability.proof import rounding
+from slotwise.worker.separability.two_batches import PADDING
+from slotwise.worker.separability.verdict import Verdict
 from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
@@ -34,19 +40,34 @@ logger = logging.getLogger(__name__)
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
-OF_A_KIND = 4  # rows that are asked again whenever they come
-KINDS = 64  # of which rows are asked again; keys that a client makes up are no end of kinds
+OF_A_KIND = 4  # batches in which rows are asked again for one; one where the seconds are spent
+KINDS = 64  # of items, at most: names that a client makes up are no end of kinds
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
 class FirstBatches:
-    """Looks at one handler's batches. budget_s: seconds that the first ones may take longer, all together."""
+    """Looks at one handler's batches.
 
-    def __init__(self, hooks: Hooks, padding: Padding, budget_s: float) -> None:
-        self.hooks, self.padding, self.left_s = hooks, padding, budget_s
+    budget_s: seconds that the first ones may take longer, all together. proven: kinds of items of which something is proven,
+    where it is; then only batches with another one are looked at.
+    """
+
+    def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] = ()) -> None:
+        self.hooks, self.padding, self.left_s, self.proven = hooks, padding, budget_s, frozenset(proven)
         self.count = 0  # of batches whose rows differ
-        self.kinds: Counter[object] = Counter()  # rows that were asked again, by the kind of their items
+        self.kinds: Counter[object] = Counter()  # batches whose rows were asked again for an item of this kind
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
+
+    @classmethod
+    def of(cls, hooks: Hooks, padding: Padding, verdict: Verdict, model_dir: Path) -> FirstBatches | None:
+        """What looks where not everything is proven; None where there is nothing to look at, or no time for it."""
+        handler = hooks.handler
+        if not handler.settings.proof_s or verdict.separable is False:
+            return None
+        items = [handler._shown_to_model(item) for item in items_of(model_dir, handler)] if verdict.separable else []
+        if verdict.separable and (rounding(handler) > PADDING or not any(map(_has_names, items))):
+            return None
+        return cls(hooks, padding, handler.settings.proof_s, set(map(kind_of, items)))
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
@@ -65,20 +86,26 @@ class FirstBatches:
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         count = self.count + 1
-        whole = count <= FIRST and self.left_s > 0
-        due = whole or not count & (count - 1)
-        kinds = [_kind(row.asked) for row in rows]
-        new = [self.kinds[kind] < OF_A_KIND and (kind in self.kinds or len(self.kinds) < KINDS) for kind in kinds]
-        if (due or any(new)) and not _differ(rows):  # mates that are its like tell nothing of a row
+        whole = count <= FIRST and self.left_s > 0 and not self.proven
+        due = whole or not (count & (count - 1) or self.proven)
+        new = {kind for kind in map(self._kind, rows) if self._is_new(kind)}
+        if not (due or new) or not _differ(rows):  # mates that are its like tell nothing of a row
+            self.count = self.count if due else count
             return
         self.count = count
-        last = len(rows) - 1  # the first has nothing of what runs on from row to row
-        asked = [row for i, row in enumerate(rows) if whole or new[i] or (due and i == last)]
-        self.kinds.update(kind for kind, one in zip(kinds, new, strict=True) if one)
+        self.kinds.update(new)
+        asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
         near: list[Row] = []
         same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
         if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
+
+    def _kind(self, row: Row) -> object:
+        return kind_of(self.hooks.handler._shown_to_model(row.asked))
+
+    def _is_new(self, kind: object) -> bool:
+        known = kind in self.proven or self.kinds[kind] >= (OF_A_KIND if self.left_s > 0 else 1)
+        return not known and (kind in self.kinds or len(self.kinds) < KINDS)
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate.
@@ -172,12 +199,16 @@ def _differ(rows: Sequence[Row]) -> bool:
     return any(first != other for other in others)
 
 
-def _kind(item: object) -> object:
+def _has_names(item: object) -> bool:
+    return isinstance(item, Mapping) or (type(item) in (list, tuple) and any(map(_has_names, item)))  # type: ignore[call-overload]
+
+
+def kind_of(item: object) -> object:
     """What an item is made of: types, names, and whether something is missing, empty or no number. No lengths and no values."""
     if isinstance(item, Mapping):
-        return frozenset((name, _kind(part)) for name, part in item.items())
+        return frozenset((name, kind_of(part)) for name, part in item.items())
     if isinstance(item, list | tuple):
-        return type(item), frozenset(map(_kind, item))
+        return type(item), frozenset(map(kind_of, item))
     if isinstance(item, str | bytes):
         return type(item), not item
     array = on_host(item)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import logging
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
@@ -57,6 +58,12 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
     if longest is None:
         mates |= {f"{EXAMPLE}{i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
     return Company(row, mates, longest)
+
+
+def items_of(model_dir: Path, handler: samples.ItemSource) -> list[Any]:
+    """The items that a company is made of: the archive's first examples, or the handler's own."""
+    items = list(itertools.islice(samples.examples(model_dir, handler), 2)) or [handler.example()]
+    return [item for item in items if item is not None]
 
 
 def without_numbers(row: Any) -> list[Any]:

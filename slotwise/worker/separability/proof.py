@@ -161,7 +161,7 @@ def proven(
             copies=copies,
             longest=company.longest,
             tolerance=_tolerance(handler, row, company.longest),
-            agree=within(_rounding(handler)),
+            agree=within(rounding(handler)),
             settling=getattr(handler.engine, "warm_up_runs", 1),
             budget_s=stop_at - clock(),
             clock=clock,
@@ -237,10 +237,10 @@ def _tolerance(handler: BatchHandler, row: Any, longest: Any) -> float:
     """How far padding may move a row: as far as its engine rounds, or at will where no two lengths run together."""
     if longest is not None and not _together(handler, longest, row):
         return math.inf
-    return _rounding(handler)
+    return rounding(handler)
 
 
-def _rounding(handler: BatchHandler) -> float:
+def rounding(handler: BatchHandler) -> float:
     """How far its engine's rounding may move a number, of the largest."""
     precision = getattr(handler.engine, "precision", handler.settings.precision)
     return PADDING_ROUNDED if precision in ("bf16", "int8") else PADDING
