@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,13 +14,14 @@ from slotwise.worker.copies import share
 from slotwise.worker.familiar.own_state import Undoing
 from slotwise.worker.guard.blame import verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
+from slotwise.worker.guard.first_answers import FirstAnswers, comparable
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.micro_batching import entry_of
-from slotwise.worker.guard.owned import Owned, WrongAnswer, numbers, one_each, owned
+from slotwise.worker.guard.owned import Owned, WrongAnswer, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding
-from slotwise.worker.separability.audit import Audit, AuditedAnswer
+from slotwise.worker.separability.audit import Audit
 from slotwise.worker.slot_errors import SlotError, Unavailable
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ class Guard:
         self.response_timeout_s, self.max_response_bytes = response_timeout_s, max_response_bytes
         self.isolation = Isolation(self._attempt, Padding("none", LARGEST), device_alive, release, clock)
         self.audit: Audit | None = None
+        self.first_answers: FirstAnswers | None = None
         self.dead = False
         self.together = together
         self.undoing = Undoing(entry_of(theirs))
@@ -66,7 +67,7 @@ class Guard:
         names: what the log calls the requests, where that is not the ids that theirs sees.
         """
         slots = BatchSlots(raw, rows, self.held, names)
-        outputs = self._outputs(slots)
+        outputs = self._looked_at(slots)
         bodies: list[bytes] = []
         processors: list[Any] = []
         for i, output in enumerate(outputs):
@@ -84,15 +85,30 @@ class Guard:
 
     def audit_with(self, rate: float, raw: Any, count: Callable[[str, int], None]) -> Audit:
         """Have this share of the requests answered again, alone: the audit that is to be run between two batches."""
-        self.audit = Audit(rate, lambda slot: self._again(slot, raw), count)
+        self.audit = Audit(rate, lambda slot: comparable(self._again([slot], raw)[0]), count)
         return self.audit
 
-    def _again(self, slot: KeptSlot, raw: Any) -> AuditedAnswer:
-        slots = BatchSlots(raw, [slot.row()], self.held, [slot.name], again=slot)
+    def look_at_first_answers(self, budget_s: float, raw: Any) -> None:
+        """Ask the first batches' requests again, alone: nothing is proven of theirs. budget_s: how long, all together."""
+        self.first_answers = FirstAnswers(lambda kept: self._again(kept, raw), budget_s, self.response_timeout_s, self.clock)
+
+    def _again(self, kept: Sequence[KeptSlot], raw: Any) -> list[Owned | SlotError]:
+        """What theirs gives for requests that were answered before, together."""
+        slots = BatchSlots(raw, [one.row() for one in kept], self.held, [one.name for one in kept], again=kept)
         try:
-            return _comparable(self._outputs(slots)[0])
+            return self._outputs(slots)
         finally:
             slots.restore()
+
+    def _looked_at(self, slots: BatchSlots) -> list[Owned | SlotError]:
+        """What theirs gave for each slot; where that is seen to depend on its mates, what each got alone."""
+        began = self.clock()
+        outputs = self._outputs(slots)
+        if self.first_answers is None or not self.together or self.dead or began < self.singly_until:
+            return outputs
+        alone = self.first_answers.look(slots, outputs, self.clock() - began)
+        self.together = alone is None
+        return alone or outputs
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
         """What theirs gave, or a SlotError, for each slot."""
@@ -181,12 +197,4 @@ def _audited(slots: BatchSlots, outputs: Sequence[Owned | SlotError]) -> Iterato
     """What theirs answered, for the audit to draw from; a refusal was decided alone."""
     for i, output in enumerate(outputs):
         if type(output) is Owned:
-            yield slots.names[i], lambda i=i, output=output: (slots.kept_slot(i), _comparable(output))
-
-
-def _comparable(answer: Owned | SlotError) -> AuditedAnswer:
-    """An answer as the audit compares it: a tensor by its numbers."""
-    if isinstance(answer, SlotError):
-        return AuditedAnswer(answer.code, None, serialise(answer.body()))
-    body = json.dumps(numbers(answer.body)).encode() if answer.tensor else answer.body
-    return AuditedAnswer(answer.status, dict(answer.headers).get("content-type"), body)
+            yield slots.names[i], lambda i=i, output=output: (slots.kept_slot(i), comparable(output))

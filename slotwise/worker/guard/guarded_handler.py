@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.worker.environment import digests
+from slotwise.worker.environment.settings import PROOF_S
 from slotwise.worker.guard import foreign_handler as theirs
 from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.batches import Guard
@@ -81,6 +82,10 @@ class GuardedHandler:
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
+        unproven = self.guard.together and self.terms.get("proof", {}).get("separable", False) is None
+        proof_s = float(profile_of_slotwise().get("proof_s", PROOF_S))
+        if kind is Guard and unproven and proof_s and context.gpu_id is None:  # a GPU rounds more
+            self.guard.look_at_first_answers(proof_s, raw)
         how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
         how += f", once ({self.terms['once']})" if once else ""
         logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)

@@ -47,16 +47,16 @@ class BatchSlots:
     """One batch as the server gave it. A row that cannot be given to theirs is a SlotError: theirs is not asked for it.
 
     names: what the log calls the requests; by their ids where there are none.
-    again: a request that was answered before, in the context of another batch; nothing that theirs counts of it is kept.
+    again: requests that were answered before, in the context of another batch; nothing that theirs counts of them is kept.
     """
 
     def __init__(
-        self, raw: Any, rows: Sequence[Any], held: HeldMetrics, names: Sequence[str] = (), again: KeptSlot | None = None
+        self, raw: Any, rows: Sequence[Any], held: HeldMetrics, names: Sequence[str] = (), again: Sequence[KeptSlot] = ()
     ) -> None:
         self.raw, self.held, self.again = raw, held, again
         self.servers = raw.request_ids, raw.request_processor
-        self.ids = dict(raw.request_ids or {}) if again is None else {0: again.identity}
-        self.processors = list(raw.request_processor) if again is None else [again.processor]
+        self.ids = {i: one.identity for i, one in enumerate(again)} if again else dict(raw.request_ids or {})
+        self.processors = [one.processor for one in again] or list(raw.request_processor)
         self.names = list(names) or [str(self.ids.get(i)) for i in range(self.n)]
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
@@ -85,7 +85,7 @@ class BatchSlots:
 
     def keep(self) -> None:
         """The attempt succeeded: its metrics may go."""
-        if self.again is None:
+        if not self.again:
             self.held.keep(self.raw)
         else:
             self.held.drop(self.raw)
