@@ -52,6 +52,10 @@ class Refused(Exception):
         return headers
 
 
+class Overloaded(Refused):
+    """There is no place for it in its model's queue, or its turn would come too late: so many ask, whatever the model is like."""
+
+
 class Asleep(Refused):
     """The model has no workers while nobody asks it, and is being woken up."""
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from slotwise.backends.catalog import ModelCard
-from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, ReadFor, Refused
+from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, Overloaded, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.admission.key_rates import AccessKey
@@ -61,6 +61,24 @@ def asked(front: Front) -> list[str]:
 def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
     found = front.gateway.rollouts.by_model["digits"].comparison._sides[which]
     return found.requests, found.errors, found.refused
+
+
+@pytest.mark.parametrize(
+    "refusal", [Overloaded(503, "the queue is full"), Overloaded(504, "too late"), Refused(429, "none is free")]
+)
+async def test_what_got_no_place_is_no_failure_of_an_archive(refusal: Refused) -> None:
+    async def send(request: BackendRequest) -> BackendAnswer:
+        if request.model == "digits--new":
+            raise refusal
+        return BackendAnswer(200, [], b"")
+
+    rollout = Canary(wanted(100))
+    answer = await rollout.answer(BackendRequest("digits", 0.0, "id", "/predictions/digits"), send)
+    assert answer.status == 200
+    counted = rollout.comparison._sides["new"]
+    assert (counted.requests, counted.errors, counted.refused) in [(0, 0, 0), (1, 0, 1)]
+    rollout._count("new", refusal, 0.1)
+    assert (counted.errors, counted.refused >= 1) == (0, True)
 
 
 @pytest.mark.parametrize("missing", [False, True])  # the old archive

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from slotwise.backends.exchange import BackendRequest, Refused
+from slotwise.backends.exchange import BackendRequest, Overloaded
 from slotwise.backends.local.batch_cost import DOUBT, BatchCost
 from slotwise.backends.local.queue_members import BatchWorker, WaitingRequest, even_share
 from slotwise.backends.local.waiting_line import WaitingLine
@@ -87,8 +87,8 @@ class Dispatcher:
         retry_after_s = max(1, math.ceil(self.wait_s(len(self.waiting), workers)))
         one = self.waiting.give_way_to(request)
         if one is None:
-            raise Refused(503, full, retry_after_s)
-        one.refuse(503, f"{full}, and this one gave way to a sender with fewer", retry_after_s)
+            raise Overloaded(503, full, retry_after_s)
+        one.refuse(503, f"{full}, and this one gave way to a sender with fewer", retry_after_s, Overloaded)
 
     def wait_s(self, count: int, workers: int) -> float:
         """Seconds until so many that wait have been answered; 0 where nobody knows."""
@@ -115,7 +115,7 @@ class Dispatcher:
             batches = 0  # those before it may be set aside
         if left_s < max(0.0, running_s) + batches * self.cost.least(self.batch_size) + least_s:
             self.refused["late"] += 1
-            raise Refused(504, TOO_LATE)
+            raise Overloaded(504, TOO_LATE)
 
     # Who goes.
 
@@ -211,7 +211,7 @@ class Dispatcher:
             late = request.deadline < most and request.deadline < now + cost.least(len(batch) + 1)
             if late and (batch or len(waiting) > 1):  # the last one goes: what was learned wrong is learned again
                 self.refused["late"] += 1
-                one.refuse(504, TOO_LATE)
+                one.refuse(504, TOO_LATE, kind=Overloaded)
             else:
                 batch.append(waiting.take(one))
                 few += bool(crowds) and not crowded

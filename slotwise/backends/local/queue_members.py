@@ -57,10 +57,10 @@ class WaitingRequest:
         """Among whom it takes turns; a higher level goes first."""
         return self.request.priority - BEHIND * self.aside
 
-    def refuse(self, status: int, message: str, retry_after_s: int = 0) -> None:
+    def refuse(self, status: int, message: str, retry_after_s: int = 0, kind: type[Refused] = Refused) -> None:
         """End it with an error."""
         if self.open:
-            self.answer.set_exception(Refused(status, message, retry_after_s))
+            self.answer.set_exception(kind(status, message, retry_after_s))
 
     def close(self) -> None:
         """Nobody waits for it any more: a worker's late words find nobody, and nothing leads from its request to it."""

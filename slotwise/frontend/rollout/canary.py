@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise.backends.exchange import AnsweredBy, Asleep
+from slotwise.backends.exchange import AnsweredBy, Asleep, Overloaded
 from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
@@ -153,10 +153,10 @@ class Canary:
         return outcome
 
     def _count(self, group: Which, outcome: Outcome, seconds: float) -> None:
-        if outcome.status >= 500 and not isinstance(outcome, Asleep):  # which few ask, whatever it is like
-            self.comparison.failed(group)
-        elif _no_place(outcome):
+        if _no_place(outcome):
             self.comparison.refused(group)
+        elif outcome.status >= 500 and not isinstance(outcome, Asleep):  # which few ask, whatever it is like
+            self.comparison.failed(group)
         elif isinstance(outcome, BackendAnswer):
             self.comparison.answered(group, seconds, self.record.shadow or SAME_LOAD[0] <= self.share <= SAME_LOAD[1])
 
@@ -278,7 +278,7 @@ def _missing(outcome: Outcome) -> bool:
 
 
 def _no_place(outcome: Outcome) -> bool:
-    return outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
+    return isinstance(outcome, Overloaded) or (outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot))
 
 
 def _same(one: BackendAnswer, other: BackendAnswer) -> bool:

@@ -24,7 +24,7 @@ Which = Literal["old", "new"]
 
 @dataclass
 class Side:
-    """What became of the requests that one archive had in one window. refused: with 429. seconds: of those it answered.
+    """What became of the requests that one archive had in one window. refused: they got no place. seconds: of those it answered.
 
     slow: how many took longer than each of the window's limits.
     """
@@ -78,7 +78,7 @@ class Comparison:
         self._sides[which].errors += 1
 
     def refused(self, which: Which) -> None:
-        """A request got no place: 429."""
+        """A request got no place: 429, or a queue was full or too long."""
         self._sides[which].requests += 1
         self._sides[which].refused += 1
 
