@@ -53,7 +53,7 @@ class Refused(Exception):
 
 
 class Overloaded(Refused):
-    """There is no place for it in its model's queue, or its turn would come too late: so many ask, whatever the model is like."""
+    """There is no place in its model's queue, or its turn would come too late: so many ask, whatever the model is like."""
 
 
 class Asleep(Refused):

@@ -278,7 +278,8 @@ def _missing(outcome: Outcome) -> bool:
 
 
 def _no_place(outcome: Outcome) -> bool:
-    return isinstance(outcome, Overloaded) or (outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot))
+    busy = outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
+    return busy or isinstance(outcome, Overloaded)
 
 
 def _same(one: BackendAnswer, other: BackendAnswer) -> bool:

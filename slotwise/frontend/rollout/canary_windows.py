@@ -24,7 +24,7 @@ Which = Literal["old", "new"]
 
 @dataclass
 class Side:
-    """What became of the requests that one archive had in one window. refused: they got no place. seconds: of those it answered.
+    """What became of the requests that one archive had in one window. refused: for want of a place. seconds: of the answered.
 
     slow: how many took longer than each of the window's limits.
     """

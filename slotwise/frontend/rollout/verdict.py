@@ -124,7 +124,7 @@ class Judge:
 
 
 def failures(window: Window, which: str) -> int:
-    """How many requests of one side count as failed: 5xx, and what got no place where the new archive has no more load than the old one."""
+    """How many of one side failed: 5xx, and what got no place where the new archive has no more load than the old one."""
     side = window[which]
     return int(side["errors"]) + (int(side["refused"]) if window["refusals"] else 0)
 
