@@ -55,10 +55,10 @@ def with_a_status(rows: list[dict[str, Any]], raw: Any) -> Any:
     return ["done"] * len(rows)
 
 
-def looking(theirs: Theirs, kind: str = "torchserve", **terms: Any) -> tuple[Guard, list[int]]:
+def looking(theirs: Theirs, **terms: Any) -> tuple[Guard, list[int]]:
     calls, sizes = counted(theirs)
     guarded = guard(calls, **terms)
-    guarded.look_at_first_answers(60.0, context(kind, [{}]))
+    guarded.look_at_first_answers(60.0)
     return guarded, sizes
 
 
@@ -74,7 +74,7 @@ ROWS: list[Any] = ["3", {"body": "1", "times": 10}, "2", "4"]
 def test_what_mixes_rows_answers_nobody_wrong_and_gets_one_request_at_a_time(mixes: Theirs, kind: str) -> None:
     rows = [ROWS[1], *ROWS] if mixes is of_the_first else ROWS
     alone = [answered(guard(mixes), [row], kind)[0] for row in rows]
-    guarded, sizes = looking(mixes, kind)
+    guarded, sizes = looking(mixes)
     assert answered(guarded, rows, kind) == alone
     sizes.clear()
     assert answered(guarded, rows, kind) == alone
@@ -147,7 +147,7 @@ def test_what_is_asked_again_is_counted_once() -> None:
         return by_size(rows, raw)
 
     guarded = guard(theirs, held=MmsMetrics())
-    guarded.look_at_first_answers(60.0, raw)
+    guarded.look_at_first_answers(60.0)
     assert [slot.value for slot in ask(guarded, ["3", "1", "2"], "mms", raw=raw)] == [3.0, 1.0, 2.0]
     assert [metric.value for metric in raw.metrics.store] == [3]
 

@@ -88,9 +88,9 @@ class Guard:
         self.audit = Audit(rate, lambda slot: comparable(self._again([slot], raw)[0]), count)
         return self.audit
 
-    def look_at_first_answers(self, budget_s: float, raw: Any) -> None:
+    def look_at_first_answers(self, budget_s: float) -> None:
         """Ask the first batches' requests again, alone: nothing is proven of theirs. budget_s: how long, all together."""
-        self.first_answers = FirstAnswers(lambda kept: self._again(kept, raw), budget_s, self.response_timeout_s, self.clock)
+        self.first_answers = FirstAnswers(self._again, budget_s, self.response_timeout_s, self.clock)
 
     def _again(self, kept: Sequence[KeptSlot], raw: Any) -> list[Owned | SlotError]:
         """What theirs gives for requests that were answered before, together."""

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from slotwise.worker.answer import serialise
 from slotwise.worker.guard.owned import Owned, numbers
@@ -32,7 +33,7 @@ class FirstAnswers:
 
     def __init__(
         self,
-        ask: Callable[[Sequence[KeptSlot]], list[Output]],
+        ask: Callable[[Sequence[KeptSlot], Any], list[Output]],
         budget_s: float,
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
@@ -58,17 +59,17 @@ class FirstAnswers:
             "requests %s: an answer is another one beside others than alone: the handler gets one request at a time now",
             slots.all_names(),
         )
-        return [self.ask([slots.kept_slot(i)])[0] if i in answered else output for i, output in enumerate(outputs)]
+        return [self.ask([slots.kept_slot(i)], slots.raw)[0] if i in answered else output for i, output in enumerate(outputs)]
 
     def _mates_change(self, slots: BatchSlots, outputs: Sequence[Output], i: int) -> bool:
         """Whether a request's answer is what its mates make of it. One that fails alone says nothing."""
         kept, beside = slots.kept_slot(i), comparable(outputs[i])
-        alone = self.ask([kept])[0]
+        alone = self.ask([kept], slots.raw)[0]
         if type(alone) is not Owned or beside.same(one := comparable(alone)):
             return False
-        if not one.same(comparable(self.ask([kept])[0])):  # by chance, or with the time in it
+        if not one.same(comparable(self.ask([kept], slots.raw)[0])):  # by chance, or with the time in it
             return False
-        return not beside.same(comparable(self.ask([kept] * len(outputs))[i]))
+        return not beside.same(comparable(self.ask([kept] * len(outputs), slots.raw)[i]))
 
 
 def comparable(answer: Output) -> AuditedAnswer:

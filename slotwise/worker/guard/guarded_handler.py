@@ -85,7 +85,7 @@ class GuardedHandler:
         unproven = self.guard.together and self.terms.get("proof", {}).get("separable", False) is None
         proof_s = float(profile_of_slotwise().get("proof_s", PROOF_S))
         if kind is Guard and unproven and proof_s and context.gpu_id is None:  # a GPU rounds more
-            self.guard.look_at_first_answers(proof_s, raw)
+            self.guard.look_at_first_answers(proof_s)
         how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
         how += f", once ({self.terms['once']})" if once else ""
         logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)
