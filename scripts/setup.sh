@@ -44,7 +44,7 @@ step() { # step TEXT COMMAND...: one line a step, the output goes to the log
     printf '  %s ... ' "$text"
     began=$(date +%s)
     job=
-    trap '[ -z "$job" ] || kill "$job" 2>/dev/null; printf "stopped\n" >&2; exit 130' INT TERM HUP # it hears no Ctrl-C itself
+    trap 'kill $job 2>/dev/null || true; printf "stopped\n" >&2; exit 130' INT TERM HUP # the job hears no Ctrl-C itself
     "$@" >>"$log" 2>&1 &
     job=$!
     while kill -0 "$job" 2>/dev/null; do

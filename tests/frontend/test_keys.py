@@ -323,7 +323,7 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
 def test_a_key_that_ends_after_the_last_year_of_a_date_is_listed(file: Path) -> None:
     """As one whose end somebody has written in milliseconds."""
     keys.add(file, "app", until=1767225600000.0)
-    listed = CliRunner().invoke(build_cli(), ["key", "list", "--keys", str(file)])
+    listed = CliRunner().invoke(build_cli(), ["key", "list", "--keys", str(file)], env={"COLUMNS": "240"})
     assert listed.exit_code == 0
     assert "the year 9999 is over" in listed.output
 

@@ -98,17 +98,14 @@ def fills_up(attempt: Attempt, row: Any, empty: Any) -> bool:
     So it is where what is missing becomes the batch's mean, or what the row before it has; an error is something else, too.
     """
 
-    def gives(place: int, *items: Any) -> Any:
+    def give(*items: Any) -> list[Any]:
         try:
-            return bits(attempt(list(map(deepcopy, items)), 2)[place])
+            return list(map(bits, attempt(list(map(deepcopy, items)), 2)))
         except Exception as error:
-            return type(error)
+            return [type(error)] * 2
 
-    def beside_itself() -> list[Any]:
-        return [gives(place, empty, empty) for place in (0, 1)]
-
-    alone = beside_itself()
-    return alone != [gives(0, empty, row), gives(1, row, empty)] and alone == beside_itself()
+    beside_itself = give(empty, empty)
+    return beside_itself != [give(empty, row)[0], give(row, empty)[1]] and beside_itself == give(empty, empty)
 
 
 class _MatesTrial:
