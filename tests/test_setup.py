@@ -42,7 +42,13 @@ def test_a_step_that_is_stopped_does_not_go_on_alone(tmp_path: Path, end: signal
     python.parent.mkdir(parents=True)
     python.write_text(PIP.format(number=os.getpid()))
     python.chmod(0o755)
-    command = ["env", "--default-signal=INT", "sh", "scripts/setup.sh", "serve"]  # what runs in the background may ignore SIGINT
+    command = [
+        "env",
+        "--default-signal=INT",
+        "sh",
+        "scripts/setup.sh",
+        "serve",
+    ]  # what runs in the background may ignore SIGINT
     steps: list[psutil.Process] = []
     script = subprocess.Popen(command, cwd=tmp_path, env=environ(), stdout=subprocess.PIPE, start_new_session=True)
     try:

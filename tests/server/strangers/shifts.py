@@ -1,4 +1,4 @@
-"""Answers in wrong slots, and state between batches: what raises nothing, and only an audit finds."""
+"""Answers in wrong slots, and state between batches: what raises nothing."""
 
 import json
 
