@@ -199,12 +199,12 @@ def test_one_that_fails_alone_but_among_copies_says_the_same_does_not_mix_rows(
     assert handler.max_rows is None
 
 
-def test_nobody_is_asked_again_where_no_proof_is_wanted_or_there_is_one(begun: Begin) -> None:
-    for handler in (begun(Unproven(), TRIED.but(proof_s=0.0)), begun(Toy(), TRIED)):
-        values(handler, bodies(4))
-        handler.calls.clear()
-        values(handler, bodies(4))
-        assert len(handler.calls) == 1
+def test_nobody_is_asked_again_where_no_proof_is_wanted(begun: Begin) -> None:
+    handler = begun(Unproven(), TRIED.but(proof_s=0.0))
+    values(handler, bodies(4))
+    handler.calls.clear()
+    values(handler, bodies(4))
+    assert len(handler.calls) == 1
 
 
 class AnswersIds(Unproven):
@@ -451,6 +451,30 @@ def test_what_no_example_has_is_looked_at_though_its_rows_are_proven_to_be_kept_
     assert handler.max_rows == (1 if kind.first else None)
 
 
-def test_what_is_made_of_arrays_is_not_looked_at_where_it_is_proven(begun: Begin) -> None:
-    assert begun(Toy(), TRIED).pipeline.first_batches is None
-    assert begun(Unproven(), TRIED).pipeline.first_batches is not None
+class OfThoseThere(Toy):
+    """Its rows are apart where none is above 1000, as its example is."""
+
+    def double(self, inputs: np.ndarray[Any, Any]) -> Any:
+        outputs = super().double(inputs)
+        return outputs if inputs.max() < 1000 else outputs / inputs.max()
+
+
+def test_one_row_of_ever_fewer_batches_is_asked_again_though_they_are_proven_to_be_kept_apart(begun: Begin) -> None:
+    handler, counts = begun(Toy(), TRIED), []
+    for i in range(2 * FIRST):
+        handler.calls.clear()
+        assert values(handler, bodies(4, i)) == [2 * (i + 3 * j) + 1 for j in range(4)]
+        counts.append(len(handler.calls) - 1)
+    assert [i + 1 for i, more in enumerate(counts) if more] == [1, 2, 4, 8, 16, 32]
+    assert max(counts) == 1
+    handler = begun(OfThoseThere(), TRIED)
+    assert handler.pipeline.verdict.separable
+    large = [b"[7]", b"[2001]", b"[9]"]
+    alone = [values(begun(OfThoseThere(), TRIED), [body])[0] for body in large]
+    assert values(handler, large) == alone
+    assert handler.max_rows == 1
+
+
+def test_what_rounds_much_is_not_looked_at_where_it_is_proven(begun: Begin) -> None:
+    assert begun(Toy(), TRIED.but(precision="bf16")).pipeline.first_batches is None
+    assert begun(Unproven(), TRIED.but(precision="bf16")).pipeline.first_batches is not None

@@ -1,11 +1,12 @@
-"""Where nothing could be proven, ask rows of real batches again, alone: of the first batches all, of ever fewer later ones one.
+"""Ask rows of real batches again, alone: where nothing could be proven all of the first batches; of ever fewer later ones one.
 
-Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. What is proven is
-proven of items that are made of what the examples are made of, so the first batches with one of another kind are asked again
-whenever they come: one with an option that a model may take for all rows, or without a number that its mates may fill. Where a
-row says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What is so
-little else that another kernel may have rounded it is asked once more where no kernel is another: beside its mates, and among
-copies.
+Without an example nobody can try at the start whether its mates change what a row says. Traffic shows it. And what is proven is
+proven of such items as the examples: so one row of ever fewer batches is asked there, too, and all of the first batches with an
+item of another kind: with an option that a model may take for all rows, say, or without a number that its mates may fill.
+
+Where a row says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What
+another kernel may have rounded, and all that is proven, is asked once more where no kernel is another: beside its mates, and
+among copies.
 """
 
 from __future__ import annotations
@@ -48,26 +49,30 @@ DRAWS = 3  # rows that say something else each time, from which on none is asked
 class FirstBatches:
     """Looks at one handler's batches.
 
-    budget_s: seconds that the first ones may take longer, all together. proven: kinds of items of which something is proven,
-    where it is; then only batches with another one are looked at.
+    budget_s: seconds that the first ones may take longer, all together. proven: items of which something is proven; None where
+    nothing is.
     """
 
-    def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] = ()) -> None:
-        self.hooks, self.padding, self.left_s, self.proven = hooks, padding, budget_s, frozenset(proven)
+    def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] | None = None) -> None:
+        self.hooks, self.padding, self.left_s, self.is_proven = hooks, padding, budget_s, proven is not None
+        self.proven = frozenset(map(kind_of, proven or ()))
+        self.has_kinds = proven is None or any(map(_has_names, proven))  # else they are arrays and the like
         self.count = 0  # of batches whose rows differ
         self.kinds: Counter[object] = Counter()  # batches whose rows were asked again for an item of this kind
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
 
     @classmethod
     def of(cls, hooks: Hooks, padding: Padding, verdict: Verdict, model_dir: Path) -> FirstBatches | None:
-        """What looks where not everything is proven; None where there is nothing to look at, or no time for it."""
+        """What looks; None where nothing has to run together, no time is meant for it, or an engine rounds much."""
         handler = hooks.handler
         if not handler.settings.proof_s or verdict.separable is False:
             return None
-        items = [handler._shown_to_model(item) for item in items_of(model_dir, handler)] if verdict.separable else []
-        if verdict.separable and (rounding(handler) > PADDING or not any(map(_has_names, items))):
+        if not verdict.separable:
+            return cls(hooks, padding, handler.settings.proof_s)
+        if rounding(handler) > PADDING:
             return None
-        return cls(hooks, padding, handler.settings.proof_s, set(map(kind_of, items)))
+        proven = [handler._shown_to_model(item) for item in items_of(model_dir, handler)]
+        return cls(hooks, padding, handler.settings.proof_s, proven)
 
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
@@ -86,9 +91,9 @@ class FirstBatches:
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         count = self.count + 1
-        whole = count <= FIRST and self.left_s > 0 and not self.proven
-        due = whole or not (count & (count - 1) or self.proven)
-        new = {kind for kind in map(self._kind, rows) if self._is_new(kind)}
+        whole = count <= FIRST and self.left_s > 0 and not self.is_proven
+        due = whole or not count & (count - 1)
+        new = {kind for kind in map(self._kind, rows) if self._is_new(kind)} if self.has_kinds else set()
         if not (due or new) or not _differ(rows):  # mates that are its like tell nothing of a row
             self.count = self.count if due else count
             return
@@ -96,7 +101,8 @@ class FirstBatches:
         self.kinds.update(new)
         asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
         near: list[Row] = []
-        same = all(self._says_the_same_alone(row, requests[row.slot], near) for row in asked)
+        tell = not self.is_proven or bool(new)  # of what is proven only two batches of one shape tell
+        same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
         if not same or (near and self._mates_change(near, rows, requests)):
             self._one_by_one(rows)
 
@@ -107,10 +113,10 @@ class FirstBatches:
         known = kind in self.proven or self.kinds[kind] >= (OF_A_KIND if self.left_s > 0 else 1)
         return not known and (kind in self.kinds or len(self.kinds) < KINDS)
 
-    def _says_the_same_alone(self, row: Row, request: Request, near: list[Row]) -> bool:
+    def _says_the_same_alone(self, row: Row, request: Request, near: list[Row], tell: bool) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate.
 
-        near: gets the row, if but nearly, or where it fails alone.
+        near: gets the row, if but nearly, or where it fails alone, or where this alone does not tell.
         """
         if self._late():
             return True
@@ -121,7 +127,7 @@ class FirstBatches:
             return True
         if _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
             return True
-        if _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
+        if not tell or _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
             near.append(row)
             return True
         again = self._alone(row)
