@@ -21,7 +21,6 @@ from slotwise.worker.hosts.java.unreadable import Unreadable
 from slotwise.worker.request import Headers
 from slotwise.worker.slot_errors import PHRASES, BadRequest, ModelFault, SlotError
 
-
 PLAIN = frozenset({bytes, str, int, float, bool, type(None)})  # nobody can change these
 
 
