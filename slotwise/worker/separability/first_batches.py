@@ -12,6 +12,7 @@ among copies.
 from __future__ import annotations
 
 import logging
+import operator
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -43,6 +44,7 @@ AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws num
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
 OF_A_KIND = 4  # batches in which rows are asked again for one; one where the seconds are spent
 KINDS = 64  # of items, at most: names that a client makes up are no end of kinds
+PLAIN = frozenset({bool, int, float, str, type(None)})  # what JSON has in its lists
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
@@ -80,31 +82,33 @@ class FirstBatches:
         by_chance = self.draws >= DRAWS and 2 * self.draws > self.asked
         if len(rows) < 2 or by_chance or self.hooks.handler.max_rows == 1:
             return
-        began = time.monotonic()
         try:
             self._look(rows, requests)
         except KeyboardInterrupt:
             raise
         except BaseException:  # an author's sys.exit(), too: of what cannot be copied, say, nobody can tell
             logger.warning("a row that has run beside others cannot be asked again", exc_info=True)
-        self.left_s -= time.monotonic() - began
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         count = self.count + 1
         whole = count <= FIRST and self.left_s > 0 and not self.is_proven
         due = whole or not count & (count - 1)
         new = {kind for kind in map(self._kind, rows) if self._is_new(kind)} if self.has_kinds else set()
-        if not (due or new) or not _differ(rows):  # mates that are its like tell nothing of a row
-            self.count = self.count if due else count
+        if (due or new) and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
+        if not (due or new):
+            return
         self.kinds.update(new)
         asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
-        near: list[Row] = []
+        began, near = time.monotonic(), list[Row]()
         tell = not self.is_proven or bool(new)  # of what is proven only two batches of one shape tell
-        same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
-        if not same or (near and self._mates_change(near, rows, requests)):
-            self._one_by_one(rows)
+        try:
+            same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
+            if not same or (near and self._mates_change(near, rows, requests)):
+                self._one_by_one(rows)
+        finally:
+            self.left_s -= time.monotonic() - began
 
     def _kind(self, row: Row) -> object:
         return kind_of(self.hooks.handler._shown_to_model(row.asked))
@@ -214,17 +218,19 @@ def kind_of(item: object) -> object:
     if isinstance(item, Mapping):
         return frozenset((name, kind_of(part)) for name, part in item.items())
     if isinstance(item, list | tuple):
+        types = frozenset(map(type, item))
+        if types <= PLAIN:  # as may be a hundred thousand of them
+            return type(item), types, any(map(operator.ne, item, item)), "" in item
         return type(item), frozenset(map(kind_of, item))
     if isinstance(item, str | bytes):
         return type(item), not item
-    array = on_host(item)
-    if (
-        isinstance(array, float | np.ndarray | np.generic)
-        and (numbers := np.asarray(array)).dtype.kind in "fc"
-        and numbers.size
-    ):
-        return type(item), numbers.dtype.char, bool(np.isnan(numbers.min()))
-    return type(item)
+    if isinstance(item, float):
+        return float, item != item
+    if not hasattr(item, "dtype"):
+        return type(item)
+    on_cpu = getattr(getattr(item, "device", None), "type", "cpu") == "cpu"  # no batch waits until a GPU has told
+    array = np.asarray(on_host(item)) if on_cpu else np.empty(0)
+    return type(item), str(item.dtype), array.dtype.kind in "fc" and array.size > 0 and bool(np.isnan(array.min()))
 
 
 def _alike(one: object, other: object, tolerance: float = ROUNDED) -> bool:

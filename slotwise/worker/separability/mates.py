@@ -46,7 +46,7 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
 
     The model may refuse the longest mate, which is in every batch: it must be tried alone first.
     """
-    examples = list(samples.examples(model_dir, handler))
+    examples = _examples(model_dir, handler)
     row = examples[0] if examples else handler.example()
     if row is None:
         return None
@@ -56,14 +56,18 @@ def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
     mates = {kind: mate for kind, mate in others.items() if bits(mate) != bits(row)}
     longest = mates.pop("longer", None)
     if longest is None:
-        mates |= {f"{EXAMPLE}{i}": example for i, example in enumerate(examples[:2]) if bits(example) != bits(row)}
+        mates |= {f"{EXAMPLE}{i}": example for i, example in enumerate(examples) if bits(example) != bits(row)}
     return Company(row, mates, longest)
 
 
 def items_of(model_dir: Path, handler: samples.ItemSource) -> list[Any]:
     """The items that a company is made of: the archive's first examples, or the handler's own."""
-    items = list(itertools.islice(samples.examples(model_dir, handler), 2)) or [handler.example()]
+    items = _examples(model_dir, handler) or [handler.example()]
     return [item for item in items if item is not None]
+
+
+def _examples(model_dir: Path, handler: samples.ItemSource) -> list[Any]:
+    return list(itertools.islice(samples.examples(model_dir, handler), 2))
 
 
 def without_numbers(row: Any) -> list[Any]:
