@@ -292,8 +292,8 @@ class TorchServeHandler(BatchHandler):
             try:
                 yield slot
             except Exception as error:
-                if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
-                    raise predicted(error) from error
+                if meant := predicted(error):
+                    raise meant from error
                 raise
         if refused := what_it_set(slot):
             raise refused

@@ -50,9 +50,7 @@ class Bare(Guard):
 
 def _failed(error: BaseException) -> SlotError:
     """What all of the batch get: as on TorchServe, what theirs says by its exception for that, or that it failed."""
-    if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
-        return predicted(error)
-    return OutOfMemory(OUT_OF_MEMORY) if is_out_of_memory(error) else Unavailable(FAILED)
+    return predicted(error) or (OutOfMemory(OUT_OF_MEMORY) if is_out_of_memory(error) else Unavailable(FAILED))
 
 
 async def _awaited(given: object) -> object:

@@ -32,8 +32,8 @@ def verdict(error: BaseException, bad_input: Collection[str], fields: Collection
 
 
 def _verdict(error: BaseException, bad_input: Collection[str], fields: Collection[str]) -> SlotError:
-    if "PredictionException" in (kind.__name__ for kind in type(error).__mro__):
-        return predicted(error)
+    if meant := predicted(error):
+        return meant
     if isinstance(error, WrongAnswer):
         return ModelFault("the handler did not give one answer to this request")
     if tells_of_bad_input(error, bad_input):
@@ -61,8 +61,10 @@ def _raised_in(error: BaseException) -> str:
     return str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
 
 
-def predicted(error: Any) -> SlotError:
-    """Both servers' own exception for handlers: its code and message are the client's."""
+def predicted(error: Any) -> SlotError | None:
+    """Both servers' own exception for handlers: its code and message are the client's. None where it is another one."""
+    if "PredictionException" not in (kind.__name__ for kind in type(error).__mro__):
+        return None
     code = getattr(error, "error_code", 500)
     answer = SlotError(text(getattr(error, "message", FAILED)))
     answer.code = code if type(code) is int and 400 <= code <= 599 else 500
