@@ -227,6 +227,9 @@ async def test_what_is_refused_has_a_status_that_says_why(make_front: MakeFront)
             assert len(error[0].details()) <= LONGEST_MESSAGE
         assert (await call("ModelInfer", good)).raw_output_contents
     assert front.gateway.body_memory.now_bytes == 0
+    counted = front.gateway.metrics.registry.get_sample_value
+    assert counted("slotwise_requests_total", {"model": "digits", "status": "413"}) == 2.0
+    assert counted("slotwise_requests_total", {"model": "other", "status": "404"}) == 3.0
 
 
 async def test_a_compressed_message_is_limited_by_what_it_becomes(make_front: MakeFront) -> None:

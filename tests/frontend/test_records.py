@@ -131,6 +131,17 @@ async def test_several_records_are_no_request_of_a_sequence(make_front: MakeFron
     assert settled(front)
 
 
+async def test_what_cannot_be_read_is_counted_once(make_front: MakeFront) -> None:
+    front = await make_front()
+    counted = front.gateway.metrics.registry.get_sample_value
+    for path in (PATH, "/v2/models/digits/infer"):
+        assert (await front.client.post(path, content=b"[1")).status_code == 400
+    assert counted("slotwise_requests_total", {"model": "digits", "status": "400"}) == 2.0
+    assert (await front.client.post(PATH, json=of(2))).status_code == 200
+    assert counted("slotwise_requests_total", {"model": "digits", "status": "200"}) == 2.0
+    assert counted("slotwise_requests_total", {"model": "digits", "status": "400"}) == 2.0
+
+
 async def test_a_request_that_finds_the_queue_full_is_refused_as_a_whole(make_front: MakeFront) -> None:
     front = await make_front(StandIn(gate=asyncio.Event()), in_flight=2, queued=1)
     asked = [asyncio.create_task(front.client.post(PATH, json=of(9, 9 * i), timeout=90)) for i in range(2)]

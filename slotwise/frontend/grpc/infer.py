@@ -65,6 +65,13 @@ class Infer:
 
         Of the message, which `whole` holds, nothing is kept. parameters(given): gets those of the message.
         """
+        try:
+            return await self._read(whole, call, parameters)
+        except (Refused, ProtocolFault) as refused:  # it has no record that is counted
+            self.gateway.metrics.answer(whole.label, refused.status, None, 0)
+            raise
+
+    async def _read(self, whole: InferenceRequest, call: Call, parameters: Parameters) -> tuple[InferRequest, AskedModel]:
         work, size = self.gateway.large_work, whole.memory_bytes
         async with work.turn(size):
             with whole.borrowed(await work.run(size, MESSAGES.memory_bytes, "ModelInferRequest", whole.body)):

@@ -70,6 +70,7 @@ class ManyRecords:
         """Answer one request."""
         deadline = time.monotonic() + self.gateway.options.timeout_s
         whole = InferenceRequest(request.path_params["model"], deadline, gateway=self.gateway)
+        found: Found | None = None
         try:
             whole.read_head(request.scope)
             await known_version(self.gateway, whole)
@@ -83,6 +84,8 @@ class ManyRecords:
             return _failed(failed.status, failed.message, whole) if failed else await self._reply(whole, content, answers)
         except ProtocolFault as fault:
             whole.bill.pay_anyhow(1)
+            if found is None:  # else each record is counted
+                self.gateway.metrics.answer(whole.label, fault.status, None, 0)
             whole.failed(NOT_AS_ASKED)
             return _failed(fault.status, fault.message, whole)
         except Refused as refused:
