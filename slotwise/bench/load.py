@@ -91,6 +91,19 @@ def measure(target: Target, bodies: Sequence[RequestBody], plan: LoadPlan, tick:
     return run(_LoadRun(target, deck(bodies, plan.poison, plan.seed), plan, tick).run())
 
 
+def due_times(plan: LoadPlan, rate: float) -> Iterator[float]:
+    """When requests are due, without end, in seconds since the start.
+
+    Those of the measured part come at the same times after the warm-up, however long that is: two loads that differ in nothing
+    else have as many requests.
+    """
+    for begins_s, ends_s in ((0.0, plan.warm_up_s), (plan.warm_up_s, math.inf)):
+        draw, due_s = random.Random(plan.seed), begins_s
+        while due_s < ends_s:
+            yield due_s
+            due_s += 1 / rate if plan.even else draw.expovariate(rate)
+
+
 class _LoadRun:
     """One load while it runs. All times are seconds since its start."""
 
@@ -127,7 +140,6 @@ class _LoadRun:
         await asyncio.gather(*[client() for _ in range(self.plan.clients)])
 
     async def _open(self, rate: float) -> None:
-        draw, due_s = random.Random(self.plan.seed), 0.0
         idle: asyncio.LifoQueue[Connection] = asyncio.LifoQueue()
         for _ in range(self.plan.clients):
             idle.put_nowait(Connection(self.target))
@@ -148,13 +160,14 @@ class _LoadRun:
             await self._ask(connection, due_s, late_s)
             idle.put_nowait(connection)
 
-        while self._more(due_s):
+        for due_s in due_times(self.plan, rate):
+            if not self._more(due_s):
+                break
             await asyncio.sleep(max(0.0, due_s - self.now()))
             self.counted += due_s >= self.plan.warm_up_s
             task = asyncio.ensure_future(arrive(due_s))
             arrivals.add(task)
             task.add_done_callback(ended)
-            due_s += 1 / rate if self.plan.even else draw.expovariate(rate)
         await asyncio.gather(*arrivals)
         while not idle.empty():
             idle.get_nowait().close()
