@@ -27,11 +27,18 @@ def about(command: str = "") -> dict[str, Any]:
     command: how to repeat it; this process's own where it is empty.
     """
     return {
-        "commit": git("describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"),
+        "commit": commit(),
         "date": datetime.now(UTC).date().isoformat(),
         "command": command or shlex.join(["python", "-m", _module(), *sys.argv[1:]]),
         "machine": machine(),
     }
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """Which commit is checked out, with "-dirty" where a file is another one; but what measuring writes itself does not count."""
+    head = git("rev-parse", "--short=12", "HEAD", root=root)
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!README.md", root=root)
+    return f"{head}-dirty" if head and changed else head
 
 
 def _module() -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measuring.about import about, machine
+from benchmarks.measuring.about import commit as checked_out
 from benchmarks.measuring.keep import keep
 from benchmarks.measuring.rounds import Cell, Reading, in_turn, median_interval, ratio
 from benchmarks.pages import stale
@@ -124,6 +125,11 @@ def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
     git("init", "-q")
     measured = {"commit": commit("models/mnist"), "date": "2026-11-20"}
     commit("docs")
+    (tmp_path / "docs" / "code.py").write_text("a figure that was measured before", "utf-8")
+    assert checked_out(tmp_path) == git("rev-parse", "--short=12", "HEAD")
+    (tmp_path / "models/mnist/code.py").write_text("another", "utf-8")
+    assert checked_out(tmp_path) == git("rev-parse", "--short=12", "HEAD") + "-dirty"
+    git("checkout", "-q", ".")
     assert stale.line("echo", measured, tmp_path) == ""
     commit("slotwise/worker")
     line = stale.line("echo", measured, tmp_path)

@@ -32,7 +32,9 @@ GOOD = RequestBody(b"good", "text/plain", name="good.txt")
 def test_however_long_the_warm_up_is_the_measured_requests_come_at_the_same_times(even: bool) -> None:
     def measured(warm_up_s: float) -> list[float]:
         due = due_times(LoadPlan(rate=50.0, warm_up_s=warm_up_s, even=even), 50.0)
-        return [round(at - warm_up_s, 6) for at in itertools.takewhile(lambda at: at < warm_up_s + 3.99, due) if at >= warm_up_s]
+        return [
+            round(at - warm_up_s, 6) for at in itertools.takewhile(lambda at: at < warm_up_s + 3.99, due) if at >= warm_up_s
+        ]
 
     assert measured(0.0) == measured(2.0) == measured(30.0)
     assert len(measured(0.0)) in range(150, 250)
