@@ -35,7 +35,7 @@ def about(command: str = "") -> dict[str, Any]:
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """Which commit is checked out, with "-dirty" where a file is another one; but what measuring writes itself does not count."""
+    """Which commit is checked out, with "-dirty" where a file differs; what measuring writes does not count."""
     head = git("rev-parse", "--short=12", "HEAD", root=root)
     changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs", ":!README.md", root=root)
     return f"{head}-dirty" if head and changed else head
