@@ -88,10 +88,10 @@ def server(host: RecordingHost, store: Path, tmp_path: Path) -> Iterator[ServerR
         runner = web.AppRunner(app)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", ports.management).start()
-        started.set()
 
     def run() -> None:
         loop.run_until_complete(listen())
+        loop.call_soon(started.set)  # not before: a stop that comes earlier would be forgotten
         loop.run_forever()
 
     thread = threading.Thread(target=run, daemon=True)
