@@ -54,7 +54,7 @@ def bench(
     batch_sizes: Annotated[str, typer.Option(help="With --offline: the batch sizes.")] = "1,8,16,32,64",
     profile: Annotated[str, typer.Option(help="With --offline: the profile to run as.")] = "cpu",
     set_: Annotated[list[str] | None, typer.Option("--set", help="With --offline: KEY=VALUE of the profile.")] = None,
-    url: Annotated[str | None, typer.Option(help="Load this http:// address instead of a server that slotwise started.")] = None,
+    url: Annotated[str | None, typer.Option(help="Load this http:// address instead of a server of slotwise's.")] = None,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
