@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts, pairs
+from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts, overridden
 from slotwise.console import Json, emit, out, progress, say, table
 from slotwise.errors import SlotwiseError
 
@@ -175,7 +175,7 @@ def _offline(
             bodies,
             sizes,
             seconds=seconds,
-            environ=offline.environment(profile, pairs(sets)),
+            environ=offline.environment(profile, overridden(sets)),
             done=lambda timed: bar.advance(task),
         )
     line = offline.fit([(t.n, t.batch_ms) for t in timings])
