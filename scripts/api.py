@@ -21,7 +21,7 @@ INTRODUCTION = """\
 
 The public names of `slotwise.worker` (for handlers) and `slotwise.client` (for programs that talk to a server). Everything else
 may change without notice. `slotwise.archive.load`, which answers without a server, is described in
-[own model](handlers.md#in-a-notebook), and so are `slotwise.archive.library.scikit_learn.export` and
+[a handler of your own](handlers.md#in-a-notebook), and so are `slotwise.archive.library.scikit_learn.export` and
 `slotwise.archive.library.expected_answers.write_expected` in [tables](tabular.md#as-the-library-answers).
 
 This page is written from the docstrings by `python scripts/api.py`. Correct it there.

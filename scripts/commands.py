@@ -21,7 +21,8 @@ INTRODUCTION = """\
 # Commands
 
 One command, `slotwise`. Exit code 0 is done, 1 failed (one line and a hint), 2 wrong usage or a target that was not met, 130
-stopped by a signal. `--json` prints for programs.
+stopped by a signal. `--json` prints for programs. `slotwise --home FOLDER COMMAND ...` works in another project folder,
+`slotwise --version` prints the release.
 
 This page is written by `python scripts/commands.py`. Correct the texts in the code.
 

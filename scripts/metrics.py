@@ -115,8 +115,12 @@ def page() -> str:
     parts = [
         INTRODUCTION,
         _section("Of every front", "At `/metrics` of `slotwise gateway`, and of our own host's port for metrics.", of_front()),
-        _section("Of copies", "Where the server behind is TorchServe, MMS, Ray or Triton.", of_copies()),
-        _section("Of our own host", "There, too, where models are served by `--server slotwise`.", of_host()),
+        _section("Of copies", "Where the server behind is TorchServe, MMS or Triton.", of_copies()),
+        _section(
+            "Of our own host",
+            "There, too, where models are served by `--server slotwise`; at a gateway before `--server ray`, too.",
+            of_host(),
+        ),
         _section(
             "Of workers",
             "Means of the last batches, ten times a second at most, and counts; with TorchServe at `/metrics/server`. An "

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slotwise.deploy.drift import DesiredState, Difference, ObservedState
 
 Server = Annotated[ServerKind | None, typer.Option(help="Change to this server (default: the one that runs).")]
+ComparedServer = Annotated[ServerKind | None, typer.Option(help="Compare with this server (default: the one that runs).")]
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +51,13 @@ def apply(
     )
 
 
-def drift(profile: ProfileName, set_: Set = None, server: Server = None, name: Name = "default", as_json: Json = False) -> None:
+def drift(
+    profile: ProfileName,
+    set_: Set = None,
+    server: ComparedServer = None,
+    name: Name = "default",
+    as_json: Json = False,
+) -> None:
     """Show where a running server differs from a profile; exit with 1 if it does."""
     from slotwise.deploy.drift import differences
 

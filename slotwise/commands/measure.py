@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts, pairs
+from slotwise.commands.options import Body, ModelOrArchive, Name, Poison, Tool, counts, overridden
 from slotwise.console import Json, emit, out, progress, say, table
 from slotwise.errors import SlotwiseError
 
@@ -54,7 +54,7 @@ def bench(
     batch_sizes: Annotated[str, typer.Option(help="With --offline: the batch sizes.")] = "1,8,16,32,64",
     profile: Annotated[str, typer.Option(help="With --offline: the profile to run as.")] = "cpu",
     set_: Annotated[list[str] | None, typer.Option("--set", help="With --offline: KEY=VALUE of the profile.")] = None,
-    url: Annotated[str | None, typer.Option(help="Load this address instead of a server that slotwise started.")] = None,
+    url: Annotated[str | None, typer.Option(help="Load this http:// address instead of a server of slotwise's.")] = None,
     name: Name = "default",
     as_json: Json = False,
 ) -> None:
@@ -175,7 +175,7 @@ def _offline(
             bodies,
             sizes,
             seconds=seconds,
-            environ=offline.environment(profile, pairs(sets)),
+            environ=offline.environment(profile, overridden(sets)),
             done=lambda timed: bar.advance(task),
         )
     line = offline.fit([(t.n, t.batch_ms) for t in timings])

@@ -53,10 +53,10 @@ def serve(
         Literal["text", "json"] | None, typer.Option(help="How its logs are written; json: an object a line.")
     ] = None,
     access_log: Annotated[
-        Literal["common", "json"] | None, typer.Option(help="With --server slotwise: log every request and refusal.")
+        Literal["common", "json"] | None, typer.Option(help="With --server slotwise or ray: log every request and refusal.")
     ] = None,
     remember: Annotated[
-        int, typer.Option(min=0, max=1_000_000, help="With --server slotwise: requests that `slotwise trace` and `top` know.")
+        int, typer.Option(min=0, max=1_000_000, help="Requests that `slotwise trace` and `top` know; --server slotwise or ray.")
     ] = 0,
     as_json: Json = False,
 ) -> None:

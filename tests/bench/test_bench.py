@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from slotwise.bench import offline
 from slotwise.bench.bodies import examples, from_files, from_mix
 from slotwise.bench.http_connection import Target
 from slotwise.cli import build_app
@@ -107,6 +108,22 @@ def test_the_handler_without_a_server(body: Path, tmp_path: Path) -> None:
         assert batch["batch_ms"] >= batch["decode_ms"] + batch["model_ms"]
     assert found["line"]["a_ms"] > 0
     assert "a batch of n takes" in RUN.invoke(build_app(), given).output
+
+
+def test_without_a_server_the_environment_is_as_strong_as_with_one(
+    body: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, str]] = []
+
+    def measure(*_: object, environ: dict[str, str], **__: object) -> list[offline.BatchTiming]:
+        asked.append(environ)
+        return [offline.BatchTiming(n, 5, 1.0, 0.0, 1.0, 0.0) for n in (1, 2)]
+
+    monkeypatch.setattr(offline, "measure", measure)
+    monkeypatch.setenv("WORKERS", "2")
+    given = ["bench", str(sleeper(tmp_path)), "--offline", "--body", str(body), "--set", "threads=1"]
+    assert RUN.invoke(build_app(), given).exit_code == 0
+    assert [json.loads(environ["SLOTWISE_OVERRIDES"]) for environ in asked] == [{"workers": 2, "threads": 1}]
 
 
 def test_an_example_that_the_model_refuses_is_named(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ async def _translation(body: Translation, x_deadline_ms: Deadline = None) -> Non
 
 ROUTES = (
     ("/predictions/{model}", "predict", "Ask a model", _model),
-    ("/predictions/{model}/{version}", "predict_version", "Ask one version of a model (TorchServe)", _version),
+    ("/predictions/{model}/{version}", "predict_version", "Ask one version of a model", _version),
     ("/classify/{model}", "classify", "Ask a model (an alias)", _model),
     ("/caption", "caption", "Caption a picture", _one),
     ("/translation", "translate", "Translate records of text", _translation),
