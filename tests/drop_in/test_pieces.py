@@ -32,10 +32,10 @@ def deployment(program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield one
 
 
-def asked(deployment: Deployment, body: bytes, *headers: str, model: str = "pieces") -> socket.socket:
+def asked(deployment: Deployment, body: bytes, *headers: str, model: str = "pieces", version: str = "1.1") -> socket.socket:
     """A connection that has asked."""
     named = [f"{name}: {value}" for name, value in deployment.headers("inference").items()]
-    lines = [f"POST /predictions/{model} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *named, *headers]
+    lines = [f"POST /predictions/{model} HTTP/{version}", "Host: x", f"Content-Length: {len(body)}", *named, *headers]
     connection = socket.create_connection(("127.0.0.1", deployment.ports.inference), timeout=60)
     connection.sendall("\r\n".join(lines).encode() + END_OF_HEAD + body)
     return connection
@@ -129,6 +129,14 @@ class TestOursAlone:
         assert events.startswith(b'data: {"text": "a "}\n\nevent: error\ndata: ')
         head, chunks, whole = read(asked(deployment, b"plain", "Accept: text/event-stream"))
         assert b"".join(chunks) == b'data: {"text": "end"}\n\nevent: end\ndata: {"pieces": 1}\n\n'
+
+    @pytest.mark.parametrize("body", [b"x a fail", b"x a wait fail"], ids=bytes.decode)
+    def test_in_http_1_0_an_error_in_the_middle_is_no_end_either(self, deployment: Deployment, body: bytes) -> None:
+        """There the body ends with the connection, and nginx asks its upstreams so by default."""
+        with asked(deployment, b"x a", version="1.0") as connection:
+            assert connection.makefile("rb").read().endswith(b"\r\n\r\na end")
+        with asked(deployment, body, version="1.0") as connection, pytest.raises(ConnectionResetError):
+            connection.makefile("rb").read()
 
     def test_whole_it_is_all_pieces_in_one(self, client: TorchServeClient) -> None:
         assert client.predict("pieces", b"type a b").content == (b"a b end",)

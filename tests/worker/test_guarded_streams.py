@@ -55,7 +55,7 @@ class Host:
         def received() -> Iterator[Frame]:
             for frame in self.link.frames():
                 yield frame
-                if frame.id == len(asked):
+                if frame.kind == frames.REQUEST and frame.id == len(asked):
                     return
 
         GuardedStreams(self.local, as_request).serve(self.link, received())
@@ -189,6 +189,27 @@ def test_a_piece_with_another_code_than_200_is_its_requests_error(
     code, text = end_of(failed)
     assert (code, json.loads(text)["error"]) == (status, {"code": status, "message": message})
     assert end_of(own) == (200, "a.")
+
+
+@pytest.mark.parametrize(("body", "status"), [("a b 413", 413), ("a b fail", 500), ("a b status", 409)])
+def test_in_another_worker_an_error_after_what_was_sent_is_the_same_error(body: str, status: int) -> None:
+    def theirs(body: str, send: Send, context: Any) -> str:
+        for word in body.split():
+            if word == "fail":
+                raise ValueError
+            if word == "status":
+                context.set_response_status(409, "no", 0)
+                return "a conflict"
+            send(word, *(("too long", int(word)) if word.isdigit() else ()))
+        return "."
+
+    host, again = Host(theirs), Host(theirs)
+    first, _ = host.ask((body, frames.STREAM))
+    for piece in first[:-1]:
+        again.write(Frame(frames.SENT, 1, body=piece.body))
+    second, _ = again.ask((body, frames.STREAM))
+    assert [frame.kind for frame in first[:-1]] == [frames.PIECE] * 2
+    assert (end_of(second), end_of(second)[0]) == (end_of(first), status)
 
 
 @pytest.mark.parametrize("steps", [False, True], ids=["pieces", "steps"])

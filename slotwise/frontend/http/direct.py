@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import socket
+import struct
 import time
 from collections.abc import Coroutine, Mapping
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
@@ -188,7 +191,10 @@ class ObservedCycle(DirectCycle):
 
 
 class DirectEvents:
-    """A client that gets events: in chunks, or until its connection closes where it speaks HTTP/1.0."""
+    """A client that gets events: in chunks, or until its connection closes where it speaks HTTP/1.0.
+
+    Where that is the body's end, a connection that ends before it is reset: no client takes what has come for whole.
+    """
 
     def __init__(self, cycle: DirectCycle) -> None:
         self.cycle, self.chunked = cycle, True
@@ -202,6 +208,8 @@ class DirectEvents:
         """Write the head."""
         self.chunked = self.cycle.scope["http_version"] != "1.0"
         framing = (b"transfer-encoding", b"chunked") if self.chunked else (b"connection", b"close")
+        if not self.chunked:
+            self._reset_at_end(True)
         self._put(self.cycle.head(ClientReply(200, [*headers, framing], b"")) + b"\r\n")
 
     def write(self, data: bytes) -> None:
@@ -212,12 +220,20 @@ class DirectEvents:
         """Write the end."""
         if self.chunked:
             self._put(b"0\r\n\r\n")
+        else:
+            self._reset_at_end(False)
         if not self.cycle.disconnected:
             self.cycle.complete()
 
     def abort(self) -> None:
         """Cut the connection off."""
         self.cycle.transport.abort()
+
+    def _reset_at_end(self, wanted: bool) -> None:
+        """Whether the connection is reset where it ends, whoever ends it."""
+        with suppress(OSError):  # it has ended
+            about = self.cycle.transport.get_extra_info("socket")
+            about.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", wanted, 0))
 
     def _put(self, data: bytes) -> None:
         if not self.cycle.disconnected:

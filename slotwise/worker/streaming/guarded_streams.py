@@ -72,8 +72,10 @@ class GuardedStreams:
             return
         if stream.gone:
             link.send([Frame(frames.PIECE, frame.id)])
-        elif answer.status >= 400 or not stream.begun:
-            link.send([_whole(frame, answer if not stream.sent else refusal(ModelFault(OTHER_PIECES), CheckedHeaders()))])
+        elif answer.status >= 400 or not (stream.begun or stream.sent):
+            link.send([_whole(frame, answer)])
+        elif not stream.begun:
+            link.send([_whole(frame, refusal(ModelFault(OTHER_PIECES), CheckedHeaders()))])
         else:
             stream.end(answer)
 
