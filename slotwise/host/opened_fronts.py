@@ -3,11 +3,14 @@
 `slotwise gateway` stays a process of its own, small, which holds the listening sockets (gateway_link.py). It sends them here,
 with its options, over a Unix socket in the host's folder for temporary files, which nobody else may enter.
 
-    link -> host   {"options": {...}, "restarts": 0, "models": [...]} and the sockets; then b"end" or b"replaced"
+    link -> host   {"name": ..., "own": ..., "options": {...}, "restarts": 0, "models": [...]} and the sockets; then b"end" or
+                   b"replaced"
     host -> link   {"url": ..., "own": ..., ...}, or {"error": ..., "hint": ...}; {"models": [...]} as they change; then the
                    end, once everything is answered
 
-The models are those that clients could ask before: where a host takes another one's place it answers once it has them.
+The models are those that clients could ask before: where a host takes another one's place it answers once it has them. The
+name is the gateway's, which the host may have got after its start; own is the key by which commands ask the gateway, which has
+it in whatever host.
 """
 
 from __future__ import annotations
@@ -102,8 +105,8 @@ class OpenedFronts:
     async def _run(self, link: socket.socket, message: dict[str, Any], sockets: list[socket.socket]) -> None:
         up = asyncio.Event()
         try:
-            settings = front_settings(message["options"], message["restarts"])
-            front = PreparedFront(self.name, self.backend(), settings, sockets, up.set)
+            settings = front_settings(message["options"], message["restarts"], message.get("own", ""))
+            front = PreparedFront(message.get("name", self.name), self.backend(), settings, sockets, up.set)
         except SlotwiseError as error:
             link.send(json.dumps({"error": error.message, "hint": error.hint}).encode())
             return

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slotwise.backends.exchange import Refused
+from slotwise.errors import SlotwiseError
 from slotwise.host import opened_fronts
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
@@ -80,3 +81,30 @@ def test_where_its_link_has_gone_a_gateway_ends_with_its_last_connection(tmp_pat
 
     asyncio.run(run())
     assert set(done) == {"replaced"}
+
+
+@pytest.mark.parametrize(
+    ("said", "known"), [({"name": "default", "own": "its key"}, ("default", "its key")), ({}, ("default-b", ""))]
+)
+def test_a_gateway_keeps_its_name_and_its_key_in_a_host_that_was_started_by_another_name(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], known: tuple[str, str]
+) -> None:
+    """As `apply` starts one. Roll-outs stand under the gateway's name, and who has read its key goes on to ask by that."""
+    seen = list[tuple[str, str]]()
+
+    def prepared(name: str, backend: Any, settings: str, *_: Any) -> Any:
+        seen.append((name, settings))
+        raise SlotwiseError("enough is known")
+
+    monkeypatch.setattr(opened_fronts, "front_settings", lambda options, restarts, own: own)
+    monkeypatch.setattr(opened_fronts, "PreparedFront", prepared)
+
+    async def run() -> None:
+        nobody: Any = None
+        ours, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, link:
+            fronts = OpenedFronts("default-b", ModelVersions(), lambda: nobody)
+            await fronts._run(ours, {"options": {}, "restarts": 0, "models": [], **said}, [])
+
+    asyncio.run(run())
+    assert seen == [known]
