@@ -24,7 +24,7 @@ from slotwise.frontend.serve import LINES, in_place_of
 from slotwise.frontend.succession import Starting
 from slotwise.host.front_options import front_settings
 from slotwise.host.model_versions import LOADING_S
-from slotwise.host.opened_fronts import END, LONGEST, REPLACED, address
+from slotwise.host.opened_fronts import END, LONGEST, MOVED, REPLACED, address
 from slotwise.interrupts import handed_to, settle
 from slotwise.server.record import ServerRecord, running
 
@@ -131,7 +131,7 @@ class GatewayLink:
             if self.ending or self.is_replaced or record is None:
                 continue
             if record.kind not in OWN:
-                self.host.say(REPLACED)  # the sockets go to the gateway that the keeper starts now
+                self.host.say(MOVED)  # the sockets go to the gateway that the keeper starts now
                 self.moved = True
                 return
             if self.host.gone or record.run_id != self.host.run_id:

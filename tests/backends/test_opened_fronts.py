@@ -108,3 +108,28 @@ def test_a_gateway_keeps_its_name_and_its_key_in_a_host_that_was_started_by_anot
 
     asyncio.run(run())
     assert seen == [known]
+
+
+def test_a_gateway_that_moves_to_a_process_of_its_own_stays_until_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC's port is no socket that is handed on: who connected meanwhile would be refused."""
+    pids, done = [1], list[int]()
+    monkeypatch.setattr(
+        opened_fronts, "GatewayRecord", SimpleNamespace(load=lambda name: SimpleNamespace(pid=pids[-1])), raising=False
+    )
+    front: Any = SimpleNamespace(server=SimpleNamespace(replaced=lambda: done.append(pids[-1])))
+
+    async def run() -> None:
+        nobody: Any = None
+        ours, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        link.send(b"moved")
+        link.close()
+        with ours:
+            hearing = asyncio.create_task(OpenedFronts("default", ModelVersions(), lambda: nobody)._hear(ours, front))
+            await asyncio.sleep(0.5)
+            assert done == []
+            pids.append(2)
+            await asyncio.wait_for(hearing, 10)
+
+    asyncio.run(run())
+    assert set(done) == {2}
