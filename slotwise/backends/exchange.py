@@ -14,6 +14,7 @@ from slotwise.backends.request_way import RequestWay
 RawHeaders = list[tuple[bytes, bytes]]
 
 PATH = "/predictions/"
+MISSING = 404
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
 
 
@@ -37,6 +38,11 @@ class Refused(Exception):
         self.status, self.message, self.retry_after_s, self.close = status, message, retry_after_s, close
         self.extra = extra
 
+    @property
+    def missing(self) -> bool:
+        """Whether there is no such model."""
+        return self.status == MISSING
+
     def without_frames(self) -> Self:
         """Itself, to be kept: the frames in which it was raised hold bodies, and whoever keeps it."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
@@ -54,6 +60,18 @@ class Refused(Exception):
 
 class Overloaded(Refused):
     """There is no place in its model's queue, or its turn would come too late: so many ask, whatever the model is like."""
+
+
+class NotLoaded(Refused):
+    """The model is registered, and its server loads it anew just now."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "the model is being loaded again, try again later", retry_after_s=1)
+
+    @property
+    def missing(self) -> bool:
+        """For now, it is."""
+        return True
 
 
 class Asleep(Refused):
@@ -232,6 +250,11 @@ class BackendAnswer:
     def from_slot(self) -> bool:
         """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
         return self.from_worker or any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def missing(self) -> bool:
+        """Whether there is no such model: a server behind answers that, our own host refuses it."""
+        return self.status == MISSING and not self.from_slot
 
     @property
     def good(self) -> bool:

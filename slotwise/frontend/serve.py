@@ -89,7 +89,11 @@ class Access:
 
 @dataclass(frozen=True)
 class FrontSettings:
-    """What a front is opened with. on_demand: as in Gateway. restarts: how many have died before this one. log: its form."""
+    """What a front is opened with.
+
+    on_demand: as in Gateway. restarts: how many have died before this one. log: its form. own: the key that it knows itself, of
+    the one whose place it takes; "": a new one.
+    """
 
     listen: ListenAddress
     options: GatewayOptions
@@ -98,6 +102,7 @@ class FrontSettings:
     restarts: int = 0
     watch: WatchOptions = field(default_factory=WatchOptions)
     log: LogFormat | None = None
+    own: str = ""
 
     @property
     def drain_s(self) -> float:
@@ -122,8 +127,8 @@ class PreparedFront:
         starting: Starting | None = None,
     ) -> None:
         listen, access = settings.listen, settings.access
-        keys = KeyFile(access.keys) if access.keys else None
-        self.own = keys.own if keys else secrets.token_urlsafe(32) if access.tls_client_ca else ""
+        self.own = (settings.own or secrets.token_urlsafe(32)) if access.keys or access.tls_client_ca else ""
+        keys = KeyFile(access.keys, self.own) if access.keys else None
         access.check()
         self.gateway = Gateway(backend, settings.options, keys, settings.on_demand, lambda: load_all(name))
         self.gateway.metrics.restarts.set(settings.restarts)
@@ -204,10 +209,10 @@ def serve(
 
 
 def in_place_of(name: str, settings: FrontSettings, keeper: int, starting: Starting | None) -> FrontSettings:
-    """The settings, with the ports of the one whose place it takes. Raises SlotwiseError where another one runs."""
+    """The settings, with the ports and the key of the one whose place it takes. Raises SlotwiseError where another one runs."""
     other = running(name)
-    if other is not None and other.keeper == keeper != 0:
-        return replace(settings, listen=replace(settings.listen, grpc_port=other.grpc_port))
+    if other is not None and other.keeper == keeper != 0:  # who asks for its state has read its record before
+        return replace(settings, listen=replace(settings.listen, grpc_port=other.grpc_port), own=other.key)
     if other is not None and not (starting and starting.predecessor):
         raise already_running(other)
     return settings

@@ -24,7 +24,7 @@ from slotwise.frontend.serve import LINES, in_place_of
 from slotwise.frontend.succession import Starting
 from slotwise.host.front_options import front_settings
 from slotwise.host.model_versions import LOADING_S
-from slotwise.host.opened_fronts import END, LONGEST, REPLACED, address
+from slotwise.host.opened_fronts import END, LONGEST, MOVED, REPLACED, address
 from slotwise.interrupts import handed_to, settle
 from slotwise.server.record import ServerRecord, running
 
@@ -46,7 +46,7 @@ def serve(name: str, options: dict[str, Any], say: Callable[[str], None], kept: 
     """Run until a signal. Raises SlotwiseError where another gateway of that name runs, or the host cannot open it."""
     settings = in_place_of(name, front_settings(options, kept.restarts), kept.keeper, starting)
     log_format.set_up(LINES, logging.INFO, settings.log)
-    link = GatewayLink(name, {**options, "grpc_port": settings.listen.grpc_port}, say, kept, starting)
+    link = GatewayLink(name, {**options, "grpc_port": settings.listen.grpc_port}, say, kept, starting, settings.own)
     with handed_to(link.end):
         asyncio.run(link.run())
         settle()
@@ -55,10 +55,18 @@ def serve(name: str, options: dict[str, Any], say: Callable[[str], None], kept: 
 
 
 class GatewayLink:
-    """One gateway that is open, or to be opened, in a host."""
+    """One gateway that is open, or to be opened, in a host. own: as in FrontSettings."""
 
-    def __init__(self, name: str, options: dict[str, Any], say: Callable[[str], None], kept: Kept, starting: Starting) -> None:
-        self.name, self.options, self.say, self.kept, self.starting = name, options, say, kept, starting
+    def __init__(
+        self,
+        name: str,
+        options: dict[str, Any],
+        say: Callable[[str], None],
+        kept: Kept,
+        starting: Starting,
+        own: str = "",
+    ) -> None:
+        self.name, self.options, self.say, self.kept, self.starting, self.own = name, options, say, kept, starting, own
         self.ending = 0
         self.is_replaced = self.moved = False
         self.host: HostConnection | None = None
@@ -74,6 +82,7 @@ class GatewayLink:
         if self.host is None:
             return
         about = self.host.about
+        self.own = about["own"]
         record = GatewayRecord.of_this_process(
             self.name,
             about["url"],
@@ -122,7 +131,7 @@ class GatewayLink:
             if self.ending or self.is_replaced or record is None:
                 continue
             if record.kind not in OWN:
-                self.host.say(REPLACED)  # the sockets go to the gateway that the keeper starts now
+                self.host.say(MOVED)  # the sockets go to the gateway that the keeper starts now
                 self.moved = True
                 return
             if self.host.gone or record.run_id != self.host.run_id:
@@ -146,9 +155,9 @@ class GatewayLink:
         record = running(self.name)
         while record is not None and not self.ending:
             try:
-                opening = asyncio.ensure_future(
-                    HostConnection.open(record, self.options, self.kept, self.host.models if self.host else ())
-                )
+                asked = {"name": self.name, "own": self.own, "options": self.options, "restarts": self.kept.restarts}
+                models = self.host.models if self.host else ()
+                opening = asyncio.ensure_future(HostConnection.open(record, asked, self.kept.sockets, models))
                 waking = asyncio.ensure_future(self.woken.wait())
                 await asyncio.wait((opening, waking), return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
@@ -181,15 +190,15 @@ class HostConnection:
 
     @classmethod
     async def open(
-        cls, record: ServerRecord, options: dict[str, Any], kept: Kept, models: Sequence[str] = ()
+        cls, record: ServerRecord, asked: dict[str, Any], sockets: Sequence[socket.socket], models: Sequence[str] = ()
     ) -> HostConnection:
         """Have the host open it, once it has these models. Raises OSError, ValueError or SlotwiseError where it does not."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             connection.settimeout(ANSWER_S)
             connection.connect(address(record.tmp_dir))
-            message = json.dumps({"options": options, "restarts": kept.restarts, "models": [*models]}).encode()
-            socket.send_fds(connection, [message], [one.fileno() for one in kept.sockets])
+            message = json.dumps({**asked, "models": [*models]}).encode()
+            socket.send_fds(connection, [message], [one.fileno() for one in sockets])
             connection.setblocking(False)
             async with asyncio.timeout(LOADING_S + ANSWER_S):
                 about = json.loads(await asyncio.get_running_loop().sock_recv(connection, LONGEST))

@@ -3,11 +3,15 @@
 `slotwise gateway` stays a process of its own, small, which holds the listening sockets (gateway_link.py). It sends them here,
 with its options, over a Unix socket in the host's folder for temporary files, which nobody else may enter.
 
-    link -> host   {"options": {...}, "restarts": 0, "models": [...]} and the sockets; then b"end" or b"replaced"
+    link -> host   {"name": ..., "own": ..., "options": {...}, "restarts": 0, "models": [...]} and the sockets; then b"end",
+                   b"replaced" or b"moved"
     host -> link   {"url": ..., "own": ..., ...}, or {"error": ..., "hint": ...}; {"models": [...]} as they change; then the
                    end, once everything is answered
 
-The models are those that clients could ask before: where a host takes another one's place it answers once it has them.
+The models are those that clients could ask before: where a host takes another one's place it answers once it has them. The
+name is the gateway's, which the host may have got after its start; own is the key by which commands ask the gateway, which has
+it in whatever host. After b"moved" a gateway in a process of its own takes over: the front stays until that is up, for gRPC's
+port is no socket that is handed on.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.serve import PreparedFront
 from slotwise.host.front_options import front_settings
 from slotwise.host.local_backend import LocalBackend
@@ -30,10 +35,11 @@ from slotwise.host.model_versions import LOADING_S, ModelVersions
 
 log = logging.getLogger("slotwise.host")
 
-END, REPLACED = b"end", b"replaced"
+END, REPLACED, MOVED = b"end", b"replaced", b"moved"
 LONGEST = 1 << 17
 MOST_SOCKETS = 8
 LOOK_S = 0.2
+MOVE_S = 60.0  # a gateway that is not up by then will not be
 LEAVE_S = 2.0  # for clients to leave at an answer, when the host ends
 
 
@@ -101,9 +107,10 @@ class OpenedFronts:
 
     async def _run(self, link: socket.socket, message: dict[str, Any], sockets: list[socket.socket]) -> None:
         up = asyncio.Event()
+        name = message.get("name", self.name)  # a link of before does not say it
         try:
-            settings = front_settings(message["options"], message["restarts"])
-            front = PreparedFront(self.name, self.backend(), settings, sockets, up.set)
+            settings = front_settings(message["options"], message["restarts"], message.get("own", ""))
+            front = PreparedFront(name, self.backend(), settings, sockets, up.set)
         except SlotwiseError as error:
             link.send(json.dumps({"error": error.message, "hint": error.hint}).encode())
             return
@@ -120,7 +127,7 @@ class OpenedFronts:
         else:
             about = {key: getattr(front, key) for key in ("url", "own", "certificate", "grpc", "warning")}
             link.send(json.dumps({**about, "drain_s": settings.drain_s}).encode())
-            beside = [asyncio.ensure_future(task) for task in (self._hear(link, front), self._tell_models(link))]
+            beside = [asyncio.ensure_future(task) for task in (self._hear(link, front, name), self._tell_models(link))]
             await asyncio.wait((serving,))
             for task in beside:
                 task.cancel()
@@ -144,8 +151,8 @@ class OpenedFronts:
                 told = models
             await asyncio.sleep(LOOK_S)
 
-    async def _hear(self, link: socket.socket, front: PreparedFront) -> None:
-        """Do what the link says; where it is gone, the gateway ends with its last connection."""
+    async def _hear(self, link: socket.socket, front: PreparedFront, name: str = "") -> None:
+        """Do what the link says; where it is gone, the gateway ends with its last connection. name: the gateway's."""
         loop, ending = asyncio.get_running_loop(), False
         while True:
             try:
@@ -155,6 +162,9 @@ class OpenedFronts:
             if word == END:
                 front.server.end()
                 ending = True
+            elif word == MOVED and not ending:
+                await _another_is_up(name)
+                front.server.replaced()
             elif word == REPLACED or not ending:
                 front.server.replaced()  # its sockets stay open: its keeper starts another link, or has
             if not word:
@@ -170,3 +180,12 @@ async def _readable(link: socket.socket) -> None:
         await readable.wait()
     finally:
         loop.remove_reader(link)
+
+
+async def _another_is_up(name: str) -> None:
+    """Wait until the gateway of that name is another process."""
+    before = GatewayRecord.load(name)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(MOVE_S):
+            while before is not None and (now := GatewayRecord.load(name)) is not None and now.pid == before.pid:
+                await asyncio.sleep(LOOK_S)

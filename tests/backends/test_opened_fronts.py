@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from slotwise.backends.exchange import Refused
+from slotwise.errors import SlotwiseError
 from slotwise.host import opened_fronts
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
@@ -80,3 +81,55 @@ def test_where_its_link_has_gone_a_gateway_ends_with_its_last_connection(tmp_pat
 
     asyncio.run(run())
     assert set(done) == {"replaced"}
+
+
+@pytest.mark.parametrize(
+    ("said", "known"), [({"name": "default", "own": "its key"}, ("default", "its key")), ({}, ("default-b", ""))]
+)
+def test_a_gateway_keeps_its_name_and_its_key_in_a_host_that_was_started_by_another_name(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, str], known: tuple[str, str]
+) -> None:
+    """As `apply` starts one. Roll-outs stand under the gateway's name, and who has read its key goes on to ask by that."""
+    seen = list[tuple[str, str]]()
+
+    def prepared(name: str, backend: Any, settings: str, *_: Any) -> Any:
+        seen.append((name, settings))
+        raise SlotwiseError("enough is known")
+
+    monkeypatch.setattr(opened_fronts, "front_settings", lambda options, restarts, own: own)
+    monkeypatch.setattr(opened_fronts, "PreparedFront", prepared)
+
+    async def run() -> None:
+        nobody: Any = None
+        ours, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, link:
+            fronts = OpenedFronts("default-b", ModelVersions(), lambda: nobody)
+            await fronts._run(ours, {"options": {}, "restarts": 0, "models": [], **said}, [])
+
+    asyncio.run(run())
+    assert seen == [known]
+
+
+def test_a_gateway_that_moves_to_a_process_of_its_own_stays_until_that_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC's port is no socket that is handed on: who connected meanwhile would be refused."""
+    pids, done = [1], list[int]()
+    monkeypatch.setattr(
+        opened_fronts, "GatewayRecord", SimpleNamespace(load=lambda name: SimpleNamespace(pid=pids[-1])), raising=False
+    )
+    front: Any = SimpleNamespace(server=SimpleNamespace(replaced=lambda: done.append(pids[-1])))
+
+    async def run() -> None:
+        nobody: Any = None
+        ours, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        link.send(b"moved")
+        link.close()
+        with ours:
+            hearing = asyncio.create_task(OpenedFronts("default", ModelVersions(), lambda: nobody)._hear(ours, front))
+            await asyncio.sleep(0.5)
+            assert done == []
+            pids.append(2)
+            await asyncio.wait_for(hearing, 10)
+
+    asyncio.run(run())
+    assert set(done) == {2}

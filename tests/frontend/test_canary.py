@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from slotwise.backends.catalog import ModelCard
-from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, Overloaded, ReadFor, Refused
+from slotwise.backends.exchange import Asleep, BackendAnswer, BackendRequest, NotLoaded, Overloaded, ReadFor, Refused
 from slotwise.backends.request_way import RequestWay
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.admission.key_rates import AccessKey
@@ -79,6 +79,21 @@ async def test_what_got_no_place_is_no_failure_of_an_archive(refusal: Refused) -
     assert (counted.requests, counted.errors, counted.refused) in [(0, 0, 0), (1, 0, 1)]
     rollout._count("new", refusal, 0.1)
     assert (counted.errors, counted.refused >= 1) == (0, True)
+
+
+@pytest.mark.parametrize("absence", [Refused(404, "there is no such model"), NotLoaded(), BackendAnswer(404, [], b"")])
+@pytest.mark.parametrize("missing", ["digits", "digits--new"])
+async def test_while_one_of_the_two_is_not_there_the_other_answers(missing: str, absence: BackendAnswer | Refused) -> None:
+    async def send(request: BackendRequest) -> BackendAnswer:
+        if request.model != missing:
+            return BackendAnswer(200, [], request.model.encode())
+        if isinstance(absence, Refused):
+            raise absence
+        return absence
+
+    one = BackendRequest("digits", 0.0, "id", "/predictions/digits")
+    answer = await Canary(wanted(0 if missing == "digits" else 100)).answer(one, send)
+    assert (answer.status, answer.body) == (200, b"digits" if missing == "digits--new" else b"digits--new")
 
 
 @pytest.mark.parametrize("missing", [False, True])  # the old archive

@@ -122,6 +122,20 @@ async def test_a_model_that_a_new_server_has_not_loaded_yet_is_not_unknown(make_
         assert (await front.predict()).status_code == 404
 
 
+async def test_a_model_that_triton_loads_again_is_not_unknown(make_front: MakeFront) -> None:
+    """Where an instance's process has died all of the model is loaded anew, and Triton does not know it meanwhile."""
+    front = await make_front()
+    assert front.backend.upstream is not None
+    front.backend.upstream.record = replace(front.backend.upstream.record, kind="triton")
+    del front.server.models["digits"]
+    unloaded = await front.predict()
+    assert (unloaded.status_code, unloaded.headers.get("retry-after")) == (503, "1"), unloaded.text
+    assert (await front.predict(model="nosuch")).status_code == 404
+    assert front.backend.look_soon
+    await front.gateway.refresh(0)  # it was somebody's will
+    assert (await front.predict()).status_code == 404
+
+
 async def test_the_first_request_finds_a_server(make_front: MakeFront) -> None:
     front = await make_front()
     gateway = Gateway(front.gateway.backend)

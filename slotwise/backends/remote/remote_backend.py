@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from slotwise.backends.catalog import UNKNOWN, ModelCard, described_card, model_card
+from slotwise.backends.exchange import NotLoaded
 from slotwise.backends.interface import ANOTHER_ARCHIVE, MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.race import ModelCopies, Race
 from slotwise.backends.remote.server_view import ModelLoader, ServerView
-from slotwise.backends.remote.upstream import ConnectionBroken, Upstream
+from slotwise.backends.remote.upstream import ConnectionBroken, Upstream, target_of
 from slotwise.client.inference import ONE_VERSION
 from slotwise.errors import SlotwiseError
 from slotwise.server.java import own_errors
@@ -88,7 +89,7 @@ class RemoteBackend:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""
         upstream = self._server()
         self._check_version(request, upstream.record)
-        target = _target(request, upstream.record)
+        target = target_of(request, upstream.record)
         by = request.answered_by = request.answered_by._replace(run=self._runs(request, upstream))
         try:
             with upstream.busy():  # a swap waits for it, also while its token is renewed
@@ -106,7 +107,10 @@ class RemoteBackend:
             return BackendAnswer(503, [], b"the model server's token could not be renewed")  # the race tries again
         if target != request.target and own_errors.no_such_version(answer):
             raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
-        if answer.status == 404 and not answer.from_slot and self._still_loading(request.model):
+        if answer.missing and upstream.record.kind == "triton" and request.model in self.models:
+            self.look_soon = True  # it may have been unregistered just now
+            raise NotLoaded
+        if answer.missing and self._still_loading(request.model):
             return BackendAnswer(503, [], b"the model server has just been started: the model is not loaded yet")
         return answer
 
@@ -266,15 +270,6 @@ class RemoteBackend:
             task.cancel()
         for upstream in [*self._retired, *([self.upstream] if self.upstream else [])]:
             upstream.close()
-
-
-def _target(request: BackendRequest, record: ServerRecord) -> str:
-    """Path and query for the server. They name the version that a request was read for: another may be the default by now."""
-    read_for = request.read_for
-    if request.version or read_for is None or not read_for.version or record.kind == "mms":  # which knows no versions
-        return request.target
-    path, mark, query = request.target.partition("?")
-    return f"{path}/{read_for.version}{mark}{query}"
 
 
 async def _sent_with_token(upstream: Upstream, request: BackendRequest, target: str, fresh: bool) -> BackendAnswer:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from slotwise.backends.interface import BackendAnswer
+from slotwise.backends.interface import BackendAnswer, BackendRequest
 from slotwise.backends.remote.connection_pool import ConnectionPool
 from slotwise.client import triton_protocol
 
@@ -103,3 +103,12 @@ def _plain(answer: BackendAnswer) -> BackendAnswer:
     return BackendAnswer(
         plain.status, [(k.encode("latin-1"), v.encode("latin-1")) for k, v in plain.headers.items()], plain.body
     )
+
+
+def target_of(request: BackendRequest, record: ServerRecord) -> str:
+    """Path and query for the server. They name the version that a request was read for: another may be the default by now."""
+    read_for = request.read_for
+    if request.version or read_for is None or not read_for.version or record.kind == "mms":  # which knows no versions
+        return request.target
+    path, mark, query = request.target.partition("?")
+    return f"{path}/{read_for.version}{mark}{query}"

@@ -24,7 +24,7 @@ from slotwise.frontend.rollout.record import RolloutRecord
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
-MISSING, BUSY, NO_WORKER = 404, 429, 503
+BUSY, NO_WORKER = 429, 503
 SHADOWS = 32  # copies at once; what comes meanwhile is not copied
 BUCKETS = 10_000
 SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
@@ -101,7 +101,7 @@ class Canary:
         request.sent = copy.sent
         if self._old_may_answer(request, copy, failure):
             answer = await _outcome(request, send)
-            if not _missing(answer):
+            if not answer.missing:
                 request.sent = "again"
                 return _answer(answer)
         return _answer(failure)
@@ -111,9 +111,9 @@ class Canary:
         if self._being_replaced and request.version:
             raise Refused(503, f"version {request.version} is being replaced, try again later", retry_after_s=1)
         answer = await self._counted(group, request, send)
-        if _missing(answer) and request.version in ("", self.record.versions[1]):
+        if answer.missing and request.version in ("", self.record.versions[1]):
             other = await self._by_new(request, copy, _outcome(copy, send))
-            if not _missing(other):
+            if not other.missing:
                 request.sent = "again"
                 return _answer(other)
         return _answer(answer)
@@ -130,13 +130,13 @@ class Canary:
     async def _unsuited(self, request: Sent, send: Ask[Sent]) -> BackendAnswer:
         """The old archive's answer to what the new one would misread. Raises Refused while the old one is not there."""
         answer = None if self._being_replaced else await _outcome(request, send)
-        if answer is None or _missing(answer):
+        if answer is None or answer.missing:
             raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)
         return _answer(answer)
 
     def _old_may_answer(self, request: BackendRequest, copy: BackendRequest, failure: Outcome) -> bool:
         """Whether the old archive is asked, too: not while it is taken away, nor again for what must not be sent twice."""
-        if _missing(failure):
+        if failure.missing:
             return True
         if self._being_replaced or _stays(request):
             return False
@@ -270,11 +270,6 @@ def _answer(outcome: Outcome) -> BackendAnswer:
     if isinstance(outcome, Refused):
         raise outcome
     return outcome
-
-
-def _missing(outcome: Outcome) -> bool:
-    """Whether there is no such model: a server behind answers that, our own host refuses it."""
-    return outcome.status == MISSING and (isinstance(outcome, Refused) or not outcome.from_slot)
 
 
 def _no_place(outcome: Outcome) -> bool:
