@@ -161,6 +161,7 @@ class ManagementApi:
             "max_batch_delay": None if delay is None else _float(delay),
             "initial_workers": _number(request, "initial_workers", None),
             "response_timeout": _number(request, "response_timeout", None),
+            "handler": request.query.get("handler"),
         }
         if "url" not in request.query:
             raise ApiError(400, "BadRequestException", "Parameter url is required.")

@@ -1,0 +1,50 @@
+"""Calls that are less often made, answered as TorchServe answers them: registrations above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.drop_in.stores import archive, plain_store
+from tests.support.deployments import OURS, Deployment, deployed
+
+NO_WORKERS = {"initial_workers": "0"}
+LINES = (
+    *("default_workers_per_model=1", "cors_allowed_origin=https://page.example", "cors_allowed_headers=x-custom"),
+    "disable_token_authorization=true",
+)
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    place = tmp_path_factory.mktemp("d")
+    options = ("--ncs", "--enable-model-api", "--models", "echo.mar,told.mar")
+    store = plain_store(place / "store")
+    archive(store, "told", "told")
+    with deployed(OURS, place / "d", store, LINES, options) as deployment:
+        for model in ("echo", "told"):
+            deployment.wait_ready(model)
+        yield deployment
+
+
+def described(running: Deployment, model: str) -> Any:
+    return running.call("GET", f"/models/{model}").json()[0]
+
+
+def asked(running: Deployment, path: str, body: bytes = b"x", method: str = "POST", **headers: str) -> httpx.Response:
+    about = {name.replace("_", "-"): value for name, value in headers.items()}
+    return running.asked(method, running.inference + path, headers=about, content=body)
+
+
+def test_another_handler_than_the_archives_own_is_refused(running: Deployment) -> None:
+    refused = running.call("POST", "/models", url="spare.mar", handler="echo:other", **NO_WORKERS)
+    assert (refused.status_code, refused.json()["message"]) == (
+        400,
+        "handler=echo:other is refused: the handler of this archive is echo.py",
+    )
+    for own in ("echo", "echo.py", "echo:handle", ""):
+        assert running.call("POST", "/models", url="spare.mar", handler=own, **NO_WORKERS).status_code == 200
+        assert running.call("DELETE", "/models/spare").status_code == 200
