@@ -48,3 +48,16 @@ def test_another_handler_than_the_archives_own_is_refused(running: Deployment) -
     for own in ("echo", "echo.py", "echo:handle", ""):
         assert running.call("POST", "/models", url="spare.mar", handler=own, **NO_WORKERS).status_code == 200
         assert running.call("DELETE", "/models/spare").status_code == 200
+
+
+def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
+    running.call("POST", "/models", url="echo-2.mar", model_name="echo", **NO_WORKERS)
+    try:
+        scaled = running.call("PUT", "/models/echo", model_version="2.0", min_worker="1", synchronous="true")
+        assert scaled.json() == {"status": "Workers scaled to 1 for model: echo, version: 2.0"}
+        assert len(described(running, "echo/2.0")["workers"]) == 1
+        refused = running.call("PUT", "/models/echo", model_version="9", min_worker="0")
+        assert (refused.status_code, refused.json()["type"]) == (404, "ModelVersionNotFoundException")
+        assert described(running, "echo/1.0")["minWorkers"] == 1
+    finally:
+        running.call("DELETE", "/models/echo/2.0")

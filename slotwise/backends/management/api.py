@@ -189,8 +189,9 @@ class ManagementApi:
         return web.json_response(descriptions, status=metadata.status)
 
     async def scale(self, request: ManagementCall) -> web.Response:
-        """Change the number of workers."""
+        """Change the number of workers. The version stands in the address, or is a parameter, as on TorchServe."""
         name, version = _named(request)
+        version = version or request.query.get("model_version")
         least = _number(request, "min_worker", 1)
         most = _number(request, "max_worker", least)
         model = await self._change(partial(self.models.scale, name, version, least, most))
