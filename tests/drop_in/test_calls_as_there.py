@@ -61,3 +61,11 @@ def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
         assert described(running, "echo/1.0")["minWorkers"] == 1
     finally:
         running.call("DELETE", "/models/echo/2.0")
+
+
+def test_a_registration_says_how_long_a_start_may_take(running: Deployment) -> None:
+    running.call("POST", "/models", url="spare.mar", startup_timeout="33", **NO_WORKERS)
+    assert described(running, "spare")["startupTimeout"] == 33
+    running.call("DELETE", "/models/spare")
+    for bad in ("0", "-1", "x"):
+        assert running.call("POST", "/models", url="spare.mar", startup_timeout=bad, **NO_WORKERS).status_code == 400

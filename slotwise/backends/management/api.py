@@ -161,8 +161,11 @@ class ManagementApi:
             "max_batch_delay": None if delay is None else _float(delay),
             "initial_workers": _number(request, "initial_workers", None),
             "response_timeout": _number(request, "response_timeout", None),
+            "startup_timeout": _number(request, "startup_timeout", None),
             "handler": request.query.get("handler"),
         }
+        if (startup_s := settings["startup_timeout"]) is not None and startup_s < 1:
+            raise ApiError(400, "BadRequestException", f"startup_timeout is below 1: {startup_s}")
         if "url" not in request.query:
             raise ApiError(400, "BadRequestException", "Parameter url is required.")
         archive, name = request.query["url"], request.query.get("model_name")
