@@ -161,7 +161,7 @@ class DropInEntrance(Entrance):
             await super().__call__(scope, receive, send)
             return
         if self.shared and self.shared.takes(scope["method"], scope["path"]):
-            began, managed = time.monotonic(), await self.shared.answer(scope)
+            began, managed = time.monotonic(), await self.shared.answer(scope, receive)
             if self.took is not None:
                 self.took(scope, managed.status, began)
             await send_answer(send, managed)

@@ -66,7 +66,7 @@ async def metrics(
     paths = {"/metrics": {"get": {"description": "TorchServe's metrics", "responses": {"200": {"description": "OK"}}}}}
     description = {"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths}
 
-    async def answer(scope: Scope) -> web.Response:
+    async def answer(scope: Scope, receive: Receive) -> web.Response:
         path, method = scope["path"], scope["method"]
         if path == "/metrics":  # by any method, as there
             names = parse_qs(scope["query_string"].decode("latin-1")).get("name[]", [])
@@ -90,15 +90,15 @@ async def metrics(
 class PortEntrance:
     """Answers on one of these ports, behind the front's own reader of HTTP and its limits. cors: whether pages may call."""
 
-    def __init__(self, answer: Callable[[Scope], Awaitable[web.Response]], took: Took, cors: bool) -> None:
+    def __init__(self, answer: Callable[[Scope, Receive], Awaitable[web.Response]], took: Took, cors: bool) -> None:
         self.answer, self.took, self.cors = answer, took, cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request. Its body, where there is one, is not read."""
+        """One request. Its body, where there is one, is read by whoever answers."""
         if scope["type"] != "http":
             return
         began = time.monotonic()
-        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope)
+        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope, receive)
         host, port = scope["client"] or ("", 0)
         query = scope["query_string"].decode("latin-1")
         target = scope["path"] + (f"?{query}" if query else "")

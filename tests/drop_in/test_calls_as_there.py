@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
         assert described(running, "echo/1.0")["minWorkers"] == 1
     finally:
         running.call("DELETE", "/models/echo/2.0")
+
+
+def test_a_registration_may_be_a_json_object(running: Deployment) -> None:
+    def register(content: object, kind: str = "application/json") -> httpx.Response:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        url = f"{running.management}/models?url=echo-2.mar&initial_workers=0"
+        return running.asked("POST", url, headers={"content-type": kind}, content=body)
+
+    said = {"url": "spare.mar", "model_name": "named", "initial_workers": 1, "synchronous": True, "batch_size": 3}
+    done = register({**said, "max_batch_delay": None, "made_up": [1]}, "Application/JSON; charset=utf-8")
+    assert done.json() == {"status": 'Model "named" Version: 1.0 registered with 1 initial workers'}
+    assert described(running, "named")["batchSize"] == 3
+    assert running.call("DELETE", "/models/named").status_code == 200
+    for nothing in (b"{", b"[]", b"", b"null", {}, {"url": None}, b"[" * 70_000):
+        refused = register(nothing)
+        assert refused.status_code in (400, 413)
+        assert refused.json()["type"] in ("BadRequestException", "RequestEntityTooLargeException")
+    assert "echo-2.mar" not in running.call("GET", "/models").text
 
 
 def test_a_registration_says_how_long_a_start_may_take(running: Deployment) -> None:
