@@ -88,3 +88,15 @@ def test_a_registration_says_how_long_a_start_may_take(running: Deployment) -> N
     running.call("DELETE", "/models/spare")
     for bad in ("0", "-1", "x"):
         assert running.call("POST", "/models", url="spare.mar", startup_timeout=bad, **NO_WORKERS).status_code == 400
+
+
+def test_a_registration_waits_for_its_workers_unless_it_says_otherwise(running: Deployment) -> None:
+    done = running.call("POST", "/models", url="spare.mar", initial_workers="1")
+    assert (done.status_code, done.json()) == (
+        200,
+        {"status": 'Model "spare" Version: 1.0 registered with 1 initial workers'},
+    )
+    assert running.call("PUT", "/models/spare", min_worker="1").status_code == 202
+    running.call("DELETE", "/models/spare")
+    assert running.call("POST", "/models", url="spare.mar", initial_workers="1", synchronous="false").status_code == 202
+    running.call("DELETE", "/models/spare")

@@ -176,7 +176,7 @@ class ManagementApi:
         done = f'Model "{model.name}" Version: {model.version} registered with {workers} initial workers'
         if not workers:
             return web.json_response({"status": f"{done}. Use scale workers API to add workers for the model."})
-        return await self._once_ready(request, model, done)
+        return await self._once_ready(request, model, done, "true")
 
     async def describe(self, request: ManagementCall) -> web.Response:
         """One version, or "all", as a list with an object a version. customized=true: with what the handler says of itself."""
@@ -216,11 +216,11 @@ class ManagementApi:
     async def _change(self, change: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, change)
 
-    async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str) -> web.Response:
-        """Answer at once, or, where the call is to be synchronous, when the workers are there."""
-        if request.query.get("synchronous", "false").lower() != "true":
+    async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str, usual: str = "false") -> web.Response:
+        """Answer at once, or, where the call is to be synchronous, when the workers are there. usual: where it says nothing."""
+        if request.query.get("synchronous", usual).lower() != "true":
             return web.json_response(PROCESSING, status=202)
-        deadline = time.monotonic() + SYNCHRONOUS_S
+        deadline = time.monotonic() + max(SYNCHRONOUS_S, model.startup_timeout_s)
         while time.monotonic() < deadline:
             seen = await asyncio.to_thread(self.models.host.describe, model)
             if seen.failure:
