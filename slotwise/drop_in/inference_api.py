@@ -2,7 +2,8 @@
 
 /predictions/M[/VERSION[/REST]]    any method; REST reaches the handler as the header url_path
 /explanations/M[/VERSION]          the handler gets the header explain: True
-/v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read
+/v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read, and
+                                  for another tool's handler
 /ping  /api-description  OPTIONS /  OPTIONS /predictions/M
 """
 
@@ -102,8 +103,8 @@ def to_client(name: bytes) -> str:
     return text
 
 
-def names_of(enveloped: bool) -> Names:
-    """Which requests are for a model. enveloped: a service envelope reads V1 and V2."""
+def names_of(enveloped: bool, versions: ModelVersions) -> Names:
+    """Which requests are for a model. enveloped: a service envelope reads V1 and V2; else another tool's handler does."""
 
     @lru_cache(maxsize=1024)
     def found(path: str) -> Mapping[str, str] | None:
@@ -112,12 +113,19 @@ def names_of(enveloped: bool) -> Names:
             return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
         if match := _INVOKED(path):
             return {"model": match[1], "version": ""}
-        if enveloped and (match := _ENVELOPED(path)):
+        if match := _ENVELOPED(path):
             explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
             return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}
         return None
 
-    return lambda method, path: found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+    def names(method: str, path: str) -> Mapping[str, str] | None:
+        named = found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+        if named and not enveloped and path.startswith(("/v1/", "/v2/")):
+            served = next(iter(versions.by_name.get(named["model"], {}).values()), None)
+            return named if served is not None and served.settings.foreign else None
+        return named
+
+    return names
 
 
 PREFLIGHT = "access-control-request-method"  # a header of such a request alone

@@ -179,7 +179,7 @@ async def _front(
     app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
     if configuration.one_port:
         app.shared = OnePort(configuration, models, tokens, partial(metrics_text, gateway, backend.numbers))
-    app.names = names_of(enveloped=bool(configuration.text("service_envelope")))
+    app.names = names_of(bool(configuration.text("service_envelope")), backend.loaded)
 
     def told(scope: Scope, status: int, began: float) -> None:
         query = scope.get(QUERY, scope["query_string"]).decode("latin-1")

@@ -64,6 +64,16 @@ def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
         running.call("DELETE", "/models/echo/2.0")
 
 
+def test_bodies_of_kserves_protocols_reach_another_tools_handler_as_they_are(running: Deployment) -> None:
+    """No envelope takes them apart: what the handler answers is the answer."""
+    body = json.dumps({"instances": [1, 2]}).encode()
+    for path in ("/v1/models/echo:predict", "/v1/models/echo:explain", "/v2/models/echo/infer"):
+        answer = asked(running, path, body, content_type="application/json")
+        assert (answer.status_code, answer.json()["value"]) == (200, {"instances": [1, 2]})
+    missing = asked(running, "/v1/models/nobody:predict", body, content_type="application/json")
+    assert missing.status_code == 404
+
+
 def test_a_registration_may_be_a_json_object(running: Deployment) -> None:
     def register(content: object, kind: str = "application/json") -> httpx.Response:
         body = content if isinstance(content, bytes) else json.dumps(content).encode()
