@@ -110,3 +110,11 @@ def test_a_registration_waits_for_its_workers_unless_it_says_otherwise(running: 
     running.call("DELETE", "/models/spare")
     assert running.call("POST", "/models", url="spare.mar", initial_workers="1", synchronous="false").status_code == 202
     running.call("DELETE", "/models/spare")
+
+
+def test_a_handlers_own_cors_header_stands_alone(running: Deployment) -> None:
+    plain = asked(running, "/predictions/echo")
+    assert plain.headers.get_list("access-control-allow-origin") == ["https://page.example"]
+    own = asked(running, "/predictions/told", x_origin="https://other.example")
+    assert own.headers.get_list("access-control-allow-origin") == ["https://other.example"]
+    assert own.headers.get_list("access-control-allow-headers") == ["x-custom"]
