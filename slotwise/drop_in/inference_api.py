@@ -168,6 +168,8 @@ class DropInEntrance(Entrance):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        if scope["path"].endswith("/"):  # there it means nothing
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         if self.shared and self.shared.takes(scope["method"], scope["path"]):
             began, managed = time.monotonic(), await self.shared.answer(scope, receive)
             if self.took is not None:

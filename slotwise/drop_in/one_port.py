@@ -40,7 +40,6 @@ class OnePort:
         self.configuration, self.tokens, self.numbers = configuration, tokens, numbers
         renewable = NEW_TOKENS if configuration.tokens else ()
         offered = routes(models, tokens, renewable)
-        offered += [(method, f"{path}/", call) for method, path, call in offered if method == "DELETE"]  # an empty version
         self.routes = [(method, _pattern(path), call) for method, path, call in offered]
 
     def takes(self, method: str, path: str) -> bool:
@@ -54,16 +53,17 @@ class OnePort:
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         as_json = kind.partition(b";")[0].strip().lower() == b"application/json"
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        path = scope["path"].rstrip("/") or "/"  # a slash at the end means nothing
         try:
-            if scope["path"] == "/metrics" and self.numbers:
+            if path == "/metrics" and self.numbers:
                 if not self.configuration.flag("enable_metrics_api", default=True):
                     raise ApiError(404, *NOT_OFFERED[404])
                 return web.Response(body=self.numbers(query.get("name[]", [])), headers={"content-type": PROMETHEUS})
-            let_in(self.tokens, scope["path"], brought)
+            let_in(self.tokens, path, brought)
             said = {name: values[0] for name, values in query.items()}
-            if as_json and (scope["method"], scope["path"]) == ("POST", "/models"):
+            if as_json and (scope["method"], path) == ("POST", "/models"):
                 said = await _object(receive)
-            return await self._managed(scope["method"], scope["path"], said)
+            return await self._managed(scope["method"], path, said)
         except Exception as error:
             return refused(error)
 

@@ -118,3 +118,12 @@ def test_a_handlers_own_cors_header_stands_alone(running: Deployment) -> None:
     own = asked(running, "/predictions/told", x_origin="https://other.example")
     assert own.headers.get_list("access-control-allow-origin") == ["https://other.example"]
     assert own.headers.get_list("access-control-allow-headers") == ["x-custom"]
+
+
+def test_a_slash_at_the_end_changes_nothing(running: Deployment) -> None:
+    assert asked(running, "/ping/", b"", "GET").json() == {"status": "Healthy"}
+    assert asked(running, "/predictions/echo/").status_code == 200
+    assert running.call("GET", "/models/").json() == running.call("GET", "/models").json()
+    for path in ("/models/echo/", "/models/echo/1.0/"):
+        assert running.call("GET", path).json()[0]["modelName"] == "echo"
+    assert running.call("DELETE", "/models/nobody/").status_code == 404
