@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -21,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from slotwise import __version__
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import Refused
 from slotwise.drop_in.configuration import Configuration
-from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.frontend import replies
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.events.event_stream import EventClient
@@ -33,7 +31,6 @@ from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
 from slotwise.frontend.protocols.sagemaker import named_model
-from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
 
 if TYPE_CHECKING:
@@ -249,29 +246,6 @@ async def send_answer(send: Send, answer: web.Response, identity: str = "") -> N
 def is_preflight(scope: Scope) -> bool:
     """Whether a browser asks beforehand what a page may do: that brings no token."""
     return scope["method"] == "OPTIONS" and any(name == PREFLIGHT.encode() for name, _ in scope["headers"])
-
-
-class CountedBackend(LocalBackend):
-    """The models' queues, whose answers count as TorchServe counts them."""
-
-    numbers: ServerNumbers
-
-    async def answer(self, request: BackendRequest) -> BackendAnswer:
-        """See LocalBackend."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            self.loaded.find(request.model, request.version)
-        except Refused as refused:
-            known = request.model in self.loaded.by_name
-            version = f"Model version: {request.version} does not exist for model: {request.model}"
-            missing = Refused(404, version if known else f"Model not found: {request.model}")
-            raise (refused if self.loaded.loading else missing) from None
-        answer = await super().answer(request)
-        now = loop.time()
-        taken_at = min(max(request.taken_at, began), now)
-        self.numbers.inferred(request.model, request.version, taken_at - began, now - began)
-        return answer
 
 
 def cors_headers(configuration: Configuration) -> dict[str, str]:

@@ -30,7 +30,6 @@ from slotwise.drop_in.command_line import TORCHSERVE
 from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured
 from slotwise.drop_in.inference_api import (
     QUERY,
-    CountedBackend,
     DropInEntrance,
     DropInForward,
     cors_headers,
@@ -44,7 +43,7 @@ from slotwise.drop_in.known_keys import remarks
 from slotwise.drop_in.line_files import LogFiles, ToLogFiles
 from slotwise.drop_in.model_table import DropInModels, shown_word
 from slotwise.drop_in.one_port import OnePort
-from slotwise.drop_in.own_host import CountedVersions, DropInHost
+from slotwise.drop_in.own_host import CountedBackend, CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
 from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text, printable

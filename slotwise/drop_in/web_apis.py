@@ -67,7 +67,7 @@ async def metrics(
     description = {"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths}
 
     async def answer(scope: Scope, receive: Receive) -> web.Response:
-        path, method = scope["path"], scope["method"]
+        path, method = scope["path"].rstrip("/") or "/", scope["method"]
         if path == "/metrics":  # by any method, as there
             names = parse_qs(scope["query_string"].decode("latin-1")).get("name[]", [])
             return web.Response(body=metrics_text(gateway, numbers, names), headers={"content-type": PROMETHEUS})
