@@ -4,6 +4,7 @@
 /explanations/M[/VERSION]          the handler gets the header explain: True
 /v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read, and
                                   for another tool's handler
+/M[/VERSION]/predict               the old name of a prediction
 /ping  /api-description  OPTIONS /  OPTIONS /predictions/M
 """
 
@@ -62,6 +63,7 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length",
 KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect", "describe"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
 _INVOKED = re.compile(r"/models/([^/]*)/invoke").fullmatch
+_OLD = re.compile(r"/([^/]+)(?:/([^/]+))?/predict/*").fullmatch
 _ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
 
 
@@ -110,6 +112,8 @@ def names_of(enveloped: bool, versions: ModelVersions) -> Names:
             return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
         if match := _INVOKED(path):
             return {"model": match[1], "version": ""}
+        if match := _OLD(path):
+            return {"model": match[1], "version": match[2] or ""}
         if match := _ENVELOPED(path):
             explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
             return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}

@@ -127,3 +127,11 @@ def test_a_slash_at_the_end_changes_nothing(running: Deployment) -> None:
     for path in ("/models/echo/", "/models/echo/1.0/"):
         assert running.call("GET", path).json()[0]["modelName"] == "echo"
     assert running.call("DELETE", "/models/nobody/").status_code == 404
+
+
+def test_the_old_address_of_predictions_is_there(running: Deployment) -> None:
+    for path in ("/echo/predict", "/echo/1.0/predict", "/echo/predict/"):
+        answer = asked(running, path, b"text", content_type="text/plain")
+        assert (answer.status_code, answer.json()["value"]) == (200, "text")
+    refused = asked(running, "/nobody/predict")
+    assert (refused.status_code, refused.json()["message"]) == (404, "Model not found: nobody")
