@@ -135,3 +135,8 @@ def test_the_old_address_of_predictions_is_there(running: Deployment) -> None:
         assert (answer.status_code, answer.json()["value"]) == (200, "text")
     refused = asked(running, "/nobody/predict")
     assert (refused.status_code, refused.json()["message"]) == (404, "Model not found: nobody")
+
+
+def test_a_parameter_of_the_address_is_bytes_as_there(running: Deployment) -> None:
+    answer = asked(running, "/models/told/invoke?also=%C3%A9", b"text")
+    assert answer.json()["fields"] == {"also": "bytearray é", "body": "bytearray text"}
