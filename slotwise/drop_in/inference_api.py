@@ -1,7 +1,7 @@
 """TorchServe's inference API on our front: its paths, its health, the shape of its errors, and which headers go on.
 
 /predictions/M[/VERSION[/REST]]    any method; REST reaches the handler as the header url_path
-/explanations/M[/VERSION]          the handler gets the header explain: True
+/explanations/M[/VERSION]          the handler gets the header explain: True, else False
 /v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read, and
                                   for another tool's handler
 /M[/VERSION]/predict               the old name of a prediction
@@ -108,15 +108,15 @@ def names_of(enveloped: bool, versions: ModelVersions) -> Names:
     @lru_cache(maxsize=1024)
     def found(path: str) -> Mapping[str, str] | None:
         if match := _PATH(path):
-            explain = {"explain": "True"} if match[1] == "explanations" else {}
-            return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
+            explain = str(match[1] == "explanations")
+            return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", "explain": explain}
         if match := _INVOKED(path):
             return {"model": match[1], "version": ""}
         if match := _OLD(path):
             return {"model": match[1], "version": match[2] or ""}
         if match := _ENVELOPED(path):
-            explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
-            return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}
+            explain = str("explain" in (match[2], match[4]))
+            return {"model": match[1] or match[3], "version": "", "url_path": "", "explain": explain}
         return None
 
     def names(method: str, path: str) -> Mapping[str, str] | None:

@@ -140,3 +140,8 @@ def test_the_old_address_of_predictions_is_there(running: Deployment) -> None:
 def test_a_parameter_of_the_address_is_bytes_as_there(running: Deployment) -> None:
     answer = asked(running, "/models/told/invoke?also=%C3%A9", b"text")
     assert answer.json()["fields"] == {"also": "bytearray é", "body": "bytearray text"}
+
+
+def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
+    for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
+        assert asked(running, path).json()["explain"] == said
