@@ -92,7 +92,7 @@ KEYS: dict[str, KnownKey] = {
     "ipex_enable": KnownKey("no meaning", "engines choose their own kernels"),
     "ipex_gpu_enable": KnownKey("no meaning", "engines choose their own kernels"),
     "system_metrics_cmd": KnownKey("no meaning", "the host measures itself"),
-    "use_env_allowed_urls": KnownKey("no meaning", "allowed_urls is what counts"),
+    "use_env_allowed_urls": KnownKey("used", "whether the variable TS_ALLOWED_URLS wins over this file, too"),
     "grpc_inference_max_connection_age_ms": KnownKey("no meaning", AGE),
     "grpc_management_max_connection_age_ms": KnownKey("no meaning", AGE),
     "grpc_inference_max_connection_age_grace_ms": KnownKey("no meaning", AGE),
