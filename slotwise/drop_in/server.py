@@ -182,7 +182,7 @@ async def _front(
 
     def told(scope: Scope, status: int, began: float) -> None:
         query = scope.get(QUERY, scope["query_string"]).decode("latin-1")
-        target = scope["path"] + (f"?{query}" if query else "")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         host, port = scope["client"] or ("", 0)
         took(f"{host}:{port}", scope["method"], target, status, began)
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qs, parse_qsl, unquote
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -101,7 +101,7 @@ class PortEntrance:
         answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope, receive)
         host, port = scope["client"] or ("", 0)
         query = scope["query_string"].decode("latin-1")
-        target = scope["path"] + (f"?{query}" if query else "")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         self.took(f"{host}:{port}" if host else "", scope["method"], target, answer.status, began)
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         await send_answer(send, answer, replies.request_id(given))
@@ -124,9 +124,9 @@ def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str])
 
 
 def printable(target: str) -> str:
-    """A target as it may stand in a line of a log: of an archive's address nothing that may be secret."""
+    """A target, as it was sent, for a line of a log: of an archive's address nothing that may be secret."""
     path, _, query = target.partition("?")
-    if path == "/models" and "url=" in query:
-        named = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in OF_REGISTRATIONS]
-        target = f"{path}?" + "&".join(f"{name}={shown(value)}" for name, value in named)
+    named = parse_qsl(query, keep_blank_values=True) if unquote(path).rstrip("/") == "/models" else []
+    if "url" in dict(named):
+        target = f"{path}?" + "&".join(f"{name}={shown(value)}" for name, value in named if name in OF_REGISTRATIONS)
     return target if target.isprintable() and len(target) < 2000 else ascii(target[:2000])[1:-1]

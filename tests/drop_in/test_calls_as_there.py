@@ -11,6 +11,7 @@ import pytest
 
 from tests.drop_in.stores import archive, plain_store
 from tests.support.deployments import OURS, Deployment, deployed
+from tests.support.waiting import until
 
 NO_WORKERS = {"initial_workers": "0"}
 LINES = (
@@ -145,3 +146,20 @@ def test_a_parameter_of_the_address_is_bytes_as_there(running: Deployment) -> No
 def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
     for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
         assert asked(running, path).json()["explain"] == said
+
+
+def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: Deployment) -> None:
+    asked(running, "/predictions/x%22%20200%201%20%0a", b"", "GET")
+    for path in ("/models?ur%6c=https://user:S3CRET@h:1/x.mar", "/model%73/?url=https://user:S3CRET@h:1/x.mar&batch_size=2"):
+        running.asked("POST", running.management + path)
+    running.call("GET", "/models", limit="1")
+    log = running.folder / "logs" / "access_log.log"
+    until(lambda: '"GET /models?limit=1 HTTP/1.1" 200 ' in log.read_text(), "the last one is in no log")
+    text = log.read_text()
+    for target in (
+        "/predictions/x%22%20200%201%20%0a",
+        "/models?url=https://h:1/x.mar",
+        "/model%73/?url=https://h:1/x.mar&batch_size=2",
+    ):
+        assert f" {target} HTTP/1.1" in text
+    assert "S3CRET" not in text
