@@ -46,7 +46,7 @@ from slotwise.drop_in.one_port import OnePort
 from slotwise.drop_in.own_host import CountedBackend, CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
-from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text, printable
+from slotwise.drop_in.web_apis import Took, access_to, grpc_line, management, metrics, metrics_text, printable
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.certificates import CertificateFiles
@@ -135,6 +135,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
                 "changeable": configuration.flag("enable_model_api"),
                 "certificate": CertificateFiles(*certificate) if certificate else None,
                 "sequences": host.sequence_headers,
+                "told": grpc_line(files),
             }
             await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):

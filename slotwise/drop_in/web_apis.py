@@ -24,6 +24,7 @@ from slotwise.drop_in.inference_api import (
     send_answer,
     torchserve_error,
 )
+from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.model_table import KEYS, DropInModels
 from slotwise.drop_in.one_port import PROMETHEUS, OnePort
 from slotwise.drop_in.server_numbers import ServerNumbers
@@ -113,6 +114,16 @@ def access_to(configuration: Configuration, address: Address) -> Access:
     access = Access(tls_cert=cert, tls_key=key, headers=tuple(cors_headers(configuration).items()))
     access.check()
     return access
+
+
+def grpc_line(files: LogFiles) -> Callable[[str, str, int, float], None]:
+    """What writes a line for every call of gRPC. It counts among no requests, as on TorchServe."""
+
+    def told(client: str, method: str, code: int, began: float) -> None:
+        ms = int((time.monotonic() - began) * 1000)
+        files.access(f'/{client} "gRPC {method} HTTP/2.0" {code} {ms}')
+
+    return told
 
 
 def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str]) -> bytes:

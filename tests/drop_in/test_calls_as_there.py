@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from tests.drop_in.stores import archive, plain_store
 from tests.support.deployments import OURS, Deployment, deployed
+from tests.support.torchserve_client import client_of
 from tests.support.waiting import until
 
 NO_WORKERS = {"initial_workers": "0"}
@@ -163,3 +165,19 @@ def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: D
     ):
         assert f" {target} HTTP/1.1" in text
     assert "S3CRET" not in text
+
+
+def test_the_access_log_has_a_line_for_every_call_of_grpc(running: Deployment) -> None:
+    with client_of(running.ports, running.folder) as client:
+        assert client.ask("Ping", token="").code == "OK"
+        assert client.ask("Predictions", token="", model_name="nobody", input={"data": b"x"}).code == "INTERNAL"
+        assert client.ask("ListModels", token="").code == "OK"
+    log = running.folder / "logs" / "access_log.log"
+    named = {
+        "inference.InferenceAPIsService/Ping": 0,
+        "inference.InferenceAPIsService/Predictions": 13,
+        "management.ManagementAPIsService/ListModels": 0,
+    }
+    for call, code in named.items():
+        line = rf' - /127\.0\.0\.1:\d+ "gRPC org\.pytorch\.serve\.grpc\.{call} HTTP/2\.0" {code} \d+$'
+        until(lambda line=line: re.search(line, log.read_text(), re.MULTILINE), f"no line of {call}")
