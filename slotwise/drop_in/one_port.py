@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ class OnePort:
     ) -> None:
         self.configuration, self.tokens, self.numbers = configuration, tokens, numbers
         renewable = NEW_TOKENS if configuration.tokens else ()
-        offered = routes(models, tokens, renewable)
+        self.models = models
+        offered = [*routes(models, tokens, renewable), ("GET", "/v1/models/{name}", self._ready)]
         self.routes = [(method, _pattern(path), call) for method, path, call in offered]
 
     def takes(self, method: str, path: str) -> bool:
@@ -66,6 +68,12 @@ class OnePort:
             return await self._managed(scope["method"], path, said)
         except Exception as error:
             return refused(error)
+
+    async def _ready(self, call: ManagementCall) -> web.Response:
+        """Whether a model has a worker that takes requests, as KServe's V1 says it."""
+        model = self.models.get(call.match_info["name"])
+        workers = (await asyncio.to_thread(self.models.host.describe, model)).workers
+        return web.json_response({"name": model.name, "ready": any(worker.status == "READY" for worker in workers)})
 
     async def _managed(self, method: str, path: str, query: dict[str, str]) -> web.Response:
         if not self.configuration.flag("enable_model_api") and method in CHANGES and path.startswith("/models"):

@@ -145,6 +145,15 @@ def test_a_parameter_of_the_address_is_bytes_as_there(running: Deployment) -> No
     assert answer.json()["fields"] == {"also": "bytearray é", "body": "bytearray text"}
 
 
+def test_the_management_port_says_whether_a_model_is_ready(running: Deployment) -> None:
+    assert running.call("GET", "/v1/models/echo").json() == {"name": "echo", "ready": True}
+    running.call("POST", "/models", url="spare.mar", **NO_WORKERS)
+    assert running.call("GET", "/v1/models/spare").json() == {"name": "spare", "ready": False}
+    running.call("DELETE", "/models/spare")
+    missing = running.call("GET", "/v1/models/nobody")
+    assert (missing.status_code, missing.json()["message"]) == (404, "Model not found: nobody")
+
+
 def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
     for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
         assert asked(running, path).json()["explain"] == said
