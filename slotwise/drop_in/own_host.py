@@ -187,6 +187,10 @@ class CountedVersions(ModelVersions):
         if name in self._names[model]:
             self.numbers.from_handler(model, name, value, unit)
 
+    def told_elsewhere(self, name: str) -> bool:
+        """See ModelVersions; by two names it would count twice."""
+        return name in self.numbers.models
+
 
 class CountedBackend(LocalBackend):
     """The models' queues, whose answers count as TorchServe counts them."""
