@@ -173,4 +173,4 @@ def shown(url: str) -> str:
     if "://" not in url:
         return url
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname or ''}{parts.path}"[:200]
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:200]

@@ -30,6 +30,18 @@ MODES = ("log", "prometheus", "legacy")
 DEFAULT_PORTS = {"inference": 8080, "management": 8081, "metrics": 8082}
 UNNAMED_PORTS = {"inference": (80, 443), "management": (8081, 8444), "metrics": (8082, 8445)}  # of an address: http, https
 SECURITY = "disable_token_authorization"
+OF_THE_FILE = {  # what no variable sets
+    *(
+        "enable_envvars_config",
+        "use_env_allowed_urls",
+        "models",
+        "model_snapshot",
+        "metric_time_interval",
+        "system_metrics_cmd",
+    ),
+    *("use_native_io", "io_ratio", "version", "tsConfigFile", "python"),
+}
+OTHERWISE = {"token_expiration_min": "TS_TOKEN_EXPIRATION_TIME_MIN"}  # variables that are not called as their keys
 DEFAULT_BODY_BYTES = 6_553_500
 MOST_BYTES = 1 << 31
 
@@ -164,11 +176,18 @@ def configured(arguments: Arguments, environ: Mapping[str, str] = os.environ) ->
     keys = {key: _resolved(key, value, environ) for key, value in written.items()} | arguments.keys()
     kept = written | {key: value for key, value in arguments.keys().items() if key != SECURITY}  # that opens this start alone
     if keys.get("enable_envvars_config", "").lower() == "true":
-        own = {key: f"TS_{key.removeprefix('ts_').upper()}" for key in KEYS}
-        keys |= {key: environ[variable] for key, variable in own.items() if variable in environ}
+        own = {key: variable for key in KEYS if (variable := _variable(key, keys)) in environ}
+        keys |= {key: environ[variable] for key, variable in own.items()}
     configuration = Configuration(keys, source, not arguments.no_config_snapshots, not arguments.no_guard, kept)
     configuration.check()
     return configuration
+
+
+def _variable(key: str, keys: Mapping[str, str]) -> str:
+    """The variable that sets a key, as on TorchServe; "" where none does."""
+    if key in OF_THE_FILE or (key == "allowed_urls" and keys.get("use_env_allowed_urls", "").lower() != "true"):
+        return ""
+    return OTHERWISE.get(key, f"TS_{key.removeprefix('ts_').upper()}")
 
 
 def hostname() -> str:

@@ -1,14 +1,15 @@
 """TorchServe's inference API on our front: its paths, its health, the shape of its errors, and which headers go on.
 
 /predictions/M[/VERSION[/REST]]    any method; REST reaches the handler as the header url_path
-/explanations/M[/VERSION]          the handler gets the header explain: True
-/v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read
+/explanations/M[/VERSION]          the handler gets the header explain: True, else False
+/v1/models/M:predict|explain, /v2/models/M/infer|explain    the body as it is, where service_envelope says how it is read, and
+                                  for another tool's handler
+/M[/VERSION]/predict               the old name of a prediction
 /ping  /api-description  OPTIONS /  OPTIONS /predictions/M
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import time
@@ -20,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 from aiohttp import web
 
 from slotwise import __version__
-from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.exchange import Refused
 from slotwise.drop_in.configuration import Configuration
-from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.frontend import replies
 from slotwise.frontend.admission.limits import Receive
 from slotwise.frontend.events.event_stream import EventClient
@@ -32,7 +32,6 @@ from slotwise.frontend.forward import Forward, Send
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, Entrance, Names
 from slotwise.frontend.inference_request import InferenceRequest, Scope
 from slotwise.frontend.protocols.sagemaker import named_model
-from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_versions import ModelVersions
 
 if TYPE_CHECKING:
@@ -64,6 +63,7 @@ HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length",
 KEPT_BACK = HOP_BY_HOP | {"authorization", "proxy-authorization", "x-api-key", "host", "te", "expect", "describe"}
 _PATH = re.compile(r"/(predictions|explanations)/([^/]+)(?:/([^/]*)(?:/(.*))?)?").fullmatch
 _INVOKED = re.compile(r"/models/([^/]*)/invoke").fullmatch
+_OLD = re.compile(r"/([^/]+)(?:/([^/]+))?/predict/*").fullmatch
 _ENVELOPED = re.compile(r"/v1/models/([^/:]+):(predict|explain)|/v2/models/([^/]+)/(infer|explain)").fullmatch
 
 
@@ -102,22 +102,31 @@ def to_client(name: bytes) -> str:
     return text
 
 
-def names_of(enveloped: bool) -> Names:
-    """Which requests are for a model. enveloped: a service envelope reads V1 and V2."""
+def names_of(enveloped: bool, versions: ModelVersions) -> Names:
+    """Which requests are for a model. enveloped: a service envelope reads V1 and V2; else another tool's handler does."""
 
     @lru_cache(maxsize=1024)
     def found(path: str) -> Mapping[str, str] | None:
         if match := _PATH(path):
-            explain = {"explain": "True"} if match[1] == "explanations" else {}
-            return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", **explain}
+            explain = str(match[1] == "explanations")
+            return {"model": match[2], "version": match[3] or "", "url_path": match[4] or "", "explain": explain}
         if match := _INVOKED(path):
             return {"model": match[1], "version": ""}
-        if enveloped and (match := _ENVELOPED(path)):
-            explain = {"explain": "True"} if "explain" in (match[2], match[4]) else {}
-            return {"model": match[1] or match[3], "version": "", "url_path": "", **explain}
+        if match := _OLD(path):
+            return {"model": match[1], "version": match[2] or ""}
+        if match := _ENVELOPED(path):
+            explain = str("explain" in (match[2], match[4]))
+            return {"model": match[1] or match[3], "version": "", "url_path": "", "explain": explain}
         return None
 
-    return lambda method, path: found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+    def names(method: str, path: str) -> Mapping[str, str] | None:
+        named = found(path) if method != "OPTIONS" and len(path) <= LONGEST_MODEL_PATH else None
+        if named and not enveloped and path.startswith(("/v1/", "/v2/")):
+            served = next(iter(versions.by_name.get(named["model"], {}).values()), None)
+            return named if served is not None and served.settings.foreign else None
+        return named
+
+    return names
 
 
 PREFLIGHT = "access-control-request-method"  # a header of such a request alone
@@ -160,8 +169,10 @@ class DropInEntrance(Entrance):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
+        if scope["path"].endswith("/"):  # there it means nothing
+            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
         if self.shared and self.shared.takes(scope["method"], scope["path"]):
-            began, managed = time.monotonic(), await self.shared.answer(scope)
+            began, managed = time.monotonic(), await self.shared.answer(scope, receive)
             if self.took is not None:
                 self.took(scope, managed.status, began)
             await send_answer(send, managed)
@@ -239,29 +250,6 @@ async def send_answer(send: Send, answer: web.Response, identity: str = "") -> N
 def is_preflight(scope: Scope) -> bool:
     """Whether a browser asks beforehand what a page may do: that brings no token."""
     return scope["method"] == "OPTIONS" and any(name == PREFLIGHT.encode() for name, _ in scope["headers"])
-
-
-class CountedBackend(LocalBackend):
-    """The models' queues, whose answers count as TorchServe counts them."""
-
-    numbers: ServerNumbers
-
-    async def answer(self, request: BackendRequest) -> BackendAnswer:
-        """See LocalBackend."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        try:
-            self.loaded.find(request.model, request.version)
-        except Refused as refused:
-            known = request.model in self.loaded.by_name
-            version = f"Model version: {request.version} does not exist for model: {request.model}"
-            missing = Refused(404, version if known else f"Model not found: {request.model}")
-            raise (refused if self.loaded.loading else missing) from None
-        answer = await super().answer(request)
-        now = loop.time()
-        taken_at = min(max(request.taken_at, began), now)
-        self.numbers.inferred(request.model, request.version, taken_at - began, now - began)
-        return answer
 
 
 def cors_headers(configuration: Configuration) -> dict[str, str]:

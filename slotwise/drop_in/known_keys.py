@@ -68,7 +68,9 @@ KEYS: dict[str, KnownKey] = {
     "keystore_pass": KnownKey("refused", KEYSTORE),
     "keystore_type": KnownKey("refused", KEYSTORE),
     "decode_input_request": KnownKey("used", "whether text and JSON are decoded for other tools' handlers; never for ours"),
-    "ts_open_inference_protocol": KnownKey("no meaning", "V1 and V2 are always there on HTTP"),
+    "ts_open_inference_protocol": KnownKey(
+        "no meaning", "V1 and V2 are always there on HTTP; another tool's handler gets their bodies as they are"
+    ),
     "ts_header_key_sequence_id": KnownKey("used", "the header with a sequence's id; handlers are told"),
     "ts_header_key_sequence_start": KnownKey("used", "the header that begins one"),
     "ts_header_key_sequence_end": KnownKey("used", "the header that ends one"),
@@ -90,7 +92,7 @@ KEYS: dict[str, KnownKey] = {
     "ipex_enable": KnownKey("no meaning", "engines choose their own kernels"),
     "ipex_gpu_enable": KnownKey("no meaning", "engines choose their own kernels"),
     "system_metrics_cmd": KnownKey("no meaning", "the host measures itself"),
-    "use_env_allowed_urls": KnownKey("no meaning", "allowed_urls is what counts"),
+    "use_env_allowed_urls": KnownKey("used", "whether the variable TS_ALLOWED_URLS wins over this file, too"),
     "grpc_inference_max_connection_age_ms": KnownKey("no meaning", AGE),
     "grpc_management_max_connection_age_ms": KnownKey("no meaning", AGE),
     "grpc_inference_max_connection_age_grace_ms": KnownKey("no meaning", AGE),

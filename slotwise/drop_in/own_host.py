@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
 import os
@@ -29,6 +30,7 @@ from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.errors import SlotwiseError
+from slotwise.host.local_backend import LocalBackend
 from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
 
@@ -184,6 +186,33 @@ class CountedVersions(ModelVersions):
         super().measured(model, name, value, unit, code)
         if name in self._names[model]:
             self.numbers.from_handler(model, name, value, unit)
+
+    def told_elsewhere(self, name: str) -> bool:
+        """See ModelVersions; by two names it would count twice."""
+        return name in self.numbers.models
+
+
+class CountedBackend(LocalBackend):
+    """The models' queues, whose answers count as TorchServe counts them."""
+
+    numbers: ServerNumbers
+
+    async def answer(self, request: BackendRequest) -> BackendAnswer:
+        """See LocalBackend."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            self.loaded.find(request.model, request.version)
+        except Refused as refused:
+            known = request.model in self.loaded.by_name
+            version = f"Model version: {request.version} does not exist for model: {request.model}"
+            missing = Refused(404, version if known else f"Model not found: {request.model}")
+            raise (refused if self.loaded.loading else missing) from None
+        answer = await super().answer(request)
+        now = loop.time()
+        taken_at = min(max(request.taken_at, began), now)
+        self.numbers.inferred(request.model, request.version, taken_at - began, now - began)
+        return answer
 
 
 def _settings(config: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str, Any]:

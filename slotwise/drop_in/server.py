@@ -30,7 +30,6 @@ from slotwise.drop_in.command_line import TORCHSERVE
 from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured
 from slotwise.drop_in.inference_api import (
     QUERY,
-    CountedBackend,
     DropInEntrance,
     DropInForward,
     cors_headers,
@@ -44,10 +43,10 @@ from slotwise.drop_in.known_keys import remarks
 from slotwise.drop_in.line_files import LogFiles, ToLogFiles
 from slotwise.drop_in.model_table import DropInModels, shown_word
 from slotwise.drop_in.one_port import OnePort
-from slotwise.drop_in.own_host import CountedVersions, DropInHost
+from slotwise.drop_in.own_host import CountedBackend, CountedVersions, DropInHost
 from slotwise.drop_in.server_numbers import ServerNumbers
 from slotwise.drop_in.snapshots import Snapshots
-from slotwise.drop_in.web_apis import Took, access_to, management, metrics, metrics_text, printable
+from slotwise.drop_in.web_apis import Took, access_to, grpc_line, management, metrics, metrics_text, printable
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import replies
 from slotwise.frontend.certificates import CertificateFiles
@@ -136,6 +135,7 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
                 "changeable": configuration.flag("enable_model_api"),
                 "certificate": CertificateFiles(*certificate) if certificate else None,
                 "sequences": host.sequence_headers,
+                "told": grpc_line(files),
             }
             await open_.enter_async_context(grpc_services(gateway, models, loaded, tokens, record.ports, **opened))
             if configuration.flag("enable_metrics_api", default=True):
@@ -179,11 +179,11 @@ async def _front(
     app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
     if configuration.one_port:
         app.shared = OnePort(configuration, models, tokens, partial(metrics_text, gateway, backend.numbers))
-    app.names = names_of(enveloped=bool(configuration.text("service_envelope")))
+    app.names = names_of(bool(configuration.text("service_envelope")), backend.loaded)
 
     def told(scope: Scope, status: int, began: float) -> None:
         query = scope.get(QUERY, scope["query_string"]).decode("latin-1")
-        target = scope["path"] + (f"?{query}" if query else "")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         host, port = scope["client"] or ("", 0)
         took(f"{host}:{port}", scope["method"], target, status, began)
 

@@ -19,6 +19,7 @@ from slotwise.drop_in.line_files import LogFiles
 from slotwise.errors import SlotwiseError
 from slotwise.worker.reports.handler_metrics import prometheus_name
 
+SECONDS = ("s", "second", "seconds")
 GIB, MIB = 1 << 30, 1 << 20
 HOST = ("Level", "Hostname")
 MODEL = ("model_name", "model_version", "hostname")
@@ -104,11 +105,13 @@ class ServerNumbers:
             kind, name, unit = "gauge" if unit else "counter", prometheus_name(name), " ".join(unit.split())
             labels = ("ModelName", "Level", "Hostname")
             number = self.models.setdefault(name, Number(name, kind, unit or "Count", labels))
+        if unit == "ms" and number.unit.lower() in SECONDS:  # as the handler gave it
+            value /= 1000
         of = tuple({"ModelName": model, "Level": "Model", "Hostname": self.host}.get(label, "") for label in number.labels)
         with self._once:
             number.values[of] = value if number.kind == "gauge" else number.values.get(of, 0.0) + value
         if self.mode != "prometheus":
-            self.files.metric(self.files.model_metrics, _line(number, of, value))
+            self.files.metric(self.files.model_metrics, _line(number, of, value, "requestID:null,"))
 
     def measure_machine(self) -> None:
         """Processor, memory and disk."""
@@ -150,12 +153,12 @@ class ServerNumbers:
             self.files.metric(self.files.ts_metrics, _line(number, of, value))
 
 
-def _line(number: Number, of: tuple[str, ...], value: float) -> str:
-    """`QueueTime.Milliseconds:3.0|#Level:Host|#hostname:NAME,timestamp:1700000000`."""
+def _line(number: Number, of: tuple[str, ...], value: float, about: str = "") -> str:
+    """`QueueTime.Milliseconds:3.0|#Level:Host|#hostname:NAME,timestamp:1700000000`. about: what stands before the time."""
     named = dict(zip(number.labels, of, strict=True))
     host = named.pop("Hostname", None) or named.pop("hostname", "")
     labels = ",".join(f"{label}:{one}" for label, one in named.items())
-    return f"{number.name}.{number.unit}:{value!r}|#{labels}|#hostname:{host},timestamp:{int(time.time())}"
+    return f"{number.name}.{number.unit}:{value!r}|#{labels}|#hostname:{host},{about}timestamp:{int(time.time())}"
 
 
 def _escaped(text: str) -> str:

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from urllib.parse import parse_qs, parse_qsl
+from urllib.parse import parse_qs, parse_qsl, unquote
 
 from aiohttp import web
 from prometheus_client import generate_latest
@@ -24,6 +24,7 @@ from slotwise.drop_in.inference_api import (
     send_answer,
     torchserve_error,
 )
+from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.model_table import KEYS, DropInModels
 from slotwise.drop_in.one_port import PROMETHEUS, OnePort
 from slotwise.drop_in.server_numbers import ServerNumbers
@@ -66,8 +67,8 @@ async def metrics(
     paths = {"/metrics": {"get": {"description": "TorchServe's metrics", "responses": {"200": {"description": "OK"}}}}}
     description = {"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths}
 
-    async def answer(scope: Scope) -> web.Response:
-        path, method = scope["path"], scope["method"]
+    async def answer(scope: Scope, receive: Receive) -> web.Response:
+        path, method = scope["path"].rstrip("/") or "/", scope["method"]
         if path == "/metrics":  # by any method, as there
             names = parse_qs(scope["query_string"].decode("latin-1")).get("name[]", [])
             return web.Response(body=metrics_text(gateway, numbers, names), headers={"content-type": PROMETHEUS})
@@ -90,18 +91,18 @@ async def metrics(
 class PortEntrance:
     """Answers on one of these ports, behind the front's own reader of HTTP and its limits. cors: whether pages may call."""
 
-    def __init__(self, answer: Callable[[Scope], Awaitable[web.Response]], took: Took, cors: bool) -> None:
+    def __init__(self, answer: Callable[[Scope, Receive], Awaitable[web.Response]], took: Took, cors: bool) -> None:
         self.answer, self.took, self.cors = answer, took, cors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request. Its body, where there is one, is not read."""
+        """One request. Its body, where there is one, is read by whoever answers."""
         if scope["type"] != "http":
             return
         began = time.monotonic()
-        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope)
+        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope, receive)
         host, port = scope["client"] or ("", 0)
         query = scope["query_string"].decode("latin-1")
-        target = scope["path"] + (f"?{query}" if query else "")
+        target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
         self.took(f"{host}:{port}" if host else "", scope["method"], target, answer.status, began)
         given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
         await send_answer(send, answer, replies.request_id(given))
@@ -115,6 +116,16 @@ def access_to(configuration: Configuration, address: Address) -> Access:
     return access
 
 
+def grpc_line(files: LogFiles) -> Callable[[str, str, int, float], None]:
+    """What writes a line for every call of gRPC. It counts among no requests, as on TorchServe."""
+
+    def told(client: str, method: str, code: int, began: float) -> None:
+        ms = int((time.monotonic() - began) * 1000)
+        files.access(f'/{client} "gRPC {method} HTTP/2.0" {code} {ms}')
+
+    return told
+
+
 def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str]) -> bytes:
     """TorchServe's metrics of these names; of all, and behind them ours, where there are none."""
     text = numbers.text(list(names)).encode()
@@ -124,9 +135,9 @@ def metrics_text(gateway: Gateway, numbers: ServerNumbers, names: Sequence[str])
 
 
 def printable(target: str) -> str:
-    """A target as it may stand in a line of a log: of an archive's address nothing that may be secret."""
+    """A target, as it was sent, for a line of a log: of an archive's address nothing that may be secret."""
     path, _, query = target.partition("?")
-    if path == "/models" and "url=" in query:
-        named = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name in OF_REGISTRATIONS]
-        target = f"{path}?" + "&".join(f"{name}={shown(value)}" for name, value in named)
+    named = parse_qsl(query, keep_blank_values=True) if unquote(path).rstrip("/") == "/models" else []
+    if "url" in dict(named):
+        target = f"{path}?" + "&".join(f"{name}={shown(value)}" for name, value in named if name in OF_REGISTRATIONS)
     return target if target.isprintable() and len(target) < 2000 else ascii(target[:2000])[1:-1]

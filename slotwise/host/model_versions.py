@@ -153,6 +153,10 @@ class ModelVersions(Collector):
             numbers = self.counts.setdefault(name, {})
             numbers[of] = numbers.get(of, 0.0) + value
 
+    def told_elsewhere(self, name: str) -> bool:
+        """Whether a worker's number stands among other metrics of this process already."""
+        return False
+
     def collect(self) -> Iterable[Metric]:
         """What Prometheus reads: the balance of each model, its workers, and what these say of themselves."""
         labels = ["model", "version"]
@@ -254,6 +258,8 @@ class ModelVersions(Collector):
             waits,
         )
         for name, values in [*self.gauges.items(), *self.counts.items()]:
+            if self.told_elsewhere(name):
+                continue
             metric = Metric(name, "What workers say, under the name that it has on TorchServe.", "unknown")
             for (model, code), value in list(values.items()):
                 metric.add_sample(name, {"ModelName": model, "Code": code}, value)

@@ -25,9 +25,9 @@ from slotwise.backends.management.models import HostedModel, ModelTable
 from slotwise.drop_in import own_host
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.configuration import Configuration
-from slotwise.drop_in.inference_api import CountedBackend, DropInEntrance
+from slotwise.drop_in.inference_api import DropInEntrance
 from slotwise.drop_in.model_table import DropInModels
-from slotwise.drop_in.own_host import CountedVersions, DropInHost
+from slotwise.drop_in.own_host import CountedBackend, CountedVersions, DropInHost
 from slotwise.drop_in.snapshots import Snapshots, models_of
 from slotwise.host import model_host
 from slotwise.host.model_host import OwnHost

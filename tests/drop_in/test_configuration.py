@@ -48,6 +48,27 @@ def test_without_enable_envvars_config_the_environment_says_nothing() -> None:
     assert configured_with("", TS_LOAD_MODELS="environment").text("load_models") == ""
 
 
+def test_variables_are_called_as_on_torchserve() -> None:
+    environ = {
+        "TS_TOKEN_EXPIRATION_TIME_MIN": "3",
+        "TS_TOKEN_EXPIRATION_MIN": "4",
+        "TS_HEADER_KEY_SEQUENCE_ID": "x-sequence",
+        **{"TS_MODELS": "a.mar b.mar", "TS_MODEL_SNAPSHOT": "x", "TS_METRIC_TIME_INTERVAL": "1"},
+    }
+    held = configured_with("enable_envvars_config=true", **environ)
+    assert dict(held.keys) == {
+        **{"enable_envvars_config": "true", "model_store": "store"},
+        **{"token_expiration_min": "3", "ts_header_key_sequence_id": "x-sequence"},
+    }
+
+
+def test_a_variable_allows_urls_only_where_the_file_says_so() -> None:
+    text = "enable_envvars_config=true\nallowed_urls=http://file/.*\n"
+    assert configured_with(text, TS_ALLOWED_URLS="http://a/.*").text("allowed_urls") == "http://file/.*"
+    text += "use_env_allowed_urls=TRUE"
+    assert configured_with(text, TS_ALLOWED_URLS="http://a/.*").text("allowed_urls") == "http://a/.*"
+
+
 def test_a_file_is_read_as_java_reads_it() -> None:
     text = "# a comment\n! another\njob_queue_size : 7\nallowed_urls = file://.*, \\\n   http://a/.*\nload_models=caf\\u00e9\nlast=x"
     held = configured_with(text)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
+import pytest
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from slotwise.backends.local.model_settings import ModelSettings
-from slotwise.drop_in.configuration import Configuration
-from slotwise.drop_in.own_host import LoggedModel
+from slotwise.drop_in.configuration import Configuration, hostname
+from slotwise.drop_in.line_files import LogFiles
+from slotwise.drop_in.own_host import CountedVersions, LoggedModel
 from slotwise.drop_in.server_numbers import ServerNumbers
 from tests.backends.test_served_model import settings
 
@@ -44,3 +50,48 @@ def test_a_handlers_words_break_no_scrape() -> None:
     names = {metric.name for metric in text_string_to_metric_families(numbers.text().encode().decode())}
     assert {"cache_hits", "x_1_forged___0", "_"} <= names
     assert "forged" not in names
+
+
+FILE = """
+model_metrics:
+  counter:
+    - {name: Hits, unit: Count, dimensions: [ModelName, Level]}
+  gauge:
+    - {name: Took, unit: s, dimensions: [ModelName, Level]}
+    - {name: TookMs, unit: ms, dimensions: [ModelName, Level]}
+"""
+
+
+def counted(tmp_path: Path, mode: str) -> CountedVersions:
+    """The numbers of a handler that has counted, and measured a time."""
+    pytest.importorskip("yaml")
+    (tmp_path / "metrics.yaml").write_text(FILE)
+    keys = {"metrics_mode": mode, "metrics_config": str(tmp_path / "metrics.yaml")}
+    numbers = ServerNumbers(Configuration(keys), LogFiles(tmp_path, tmp_path, StringIO()))
+    loaded = CountedVersions(numbers=numbers)
+    for name, value, unit in (("Hits", 2.0, ""), ("Took", 250.0, "ms"), ("TookMs", 250.0, "ms"), ("Unnamed", 1.0, "")):
+        loaded.measured("m", name, value, unit, None)
+    return loaded
+
+
+def test_a_handlers_number_is_told_once(tmp_path: Path) -> None:
+    loaded = counted(tmp_path, "prometheus")
+    text = loaded.numbers.text() + generate_latest(loaded).decode()  # type: ignore[arg-type]  # it collects
+    assert [text.count(f"# TYPE {name} ") for name in ("Hits", "Took", "Unnamed")] == [1, 1, 1]
+    assert [line for line in text.splitlines() if line.startswith("Hits")] == [
+        f'Hits{{ModelName="m",Level="Model",Hostname="{hostname()}",}} 2.0'
+    ]
+
+
+def test_a_time_in_seconds_stays_one(tmp_path: Path) -> None:
+    text = counted(tmp_path, "prometheus").numbers.text()
+    of = f'{{ModelName="m",Level="Model",Hostname="{hostname()}",}}'
+    assert f"Took{of} 0.25\n" in text
+    assert f"TookMs{of} 250.0\n" in text
+
+
+def test_a_models_line_has_what_torchserves_has(tmp_path: Path) -> None:
+    loaded = counted(tmp_path, "log")
+    loaded.numbers.files.flush()
+    line = rf" - Took\.s:0\.25\|#ModelName:m,Level:Model\|#hostname:{re.escape(hostname())},requestID:null,timestamp:\d+\n"
+    assert re.search(line, (tmp_path / "model_metrics.log").read_text())

@@ -16,6 +16,7 @@ from slotwise.frontend.http.access import LONGEST_MODEL_PATH, model_names
 from slotwise.frontend.http.direct import head_of
 from slotwise.frontend.http.request_head import KEPT_BYTES, _known
 from slotwise.frontend.replies import ClientReply
+from slotwise.host.model_versions import ModelVersions
 
 from .conftest import Front, MakeFront
 from .over_http import Connect, answer, chunked, connecting, sized
@@ -117,7 +118,7 @@ async def test_who_asks_for_the_head_alone_gets_no_body(front: Front, monkeypatc
         return BackendAnswer(200, [(b"content-type", b"application/json")], json.dumps("x" * size).encode())
 
     monkeypatch.setattr(front.gateway.backend, "answer", echo)
-    async with connecting(front, names=names_of(enveloped=False)) as connect:
+    async with connecting(front, names=names_of(False, ModelVersions())) as connect:
         reader, writer = await connect()
         writer.write(b"HEAD /predictions/digits HTTP/1.1\r\nHost: x\r\n\r\n" + sized(b"next"))
         async with asyncio.timeout(10):

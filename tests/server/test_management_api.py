@@ -309,3 +309,17 @@ def test_a_fraction_of_a_millisecond_is_refused_where_there_is_none(server: Serv
         pytest.raises(SlotwiseError, match=r"counts max_batch_delay_ms in whole milliseconds, not 0.15"),
     ):
         client.register("echo.mar", max_batch_delay=0.15)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "opens"),
+    [
+        *(("Bearer ", "", True), ("Bearer  ", " ", True), (" Bearer\t", "", True)),
+        *(("bearer ", "", False), ("Token ", "", False), ("", "", False), ("Bearer ", " x", False), ("Bearer ", "x", False)),
+    ],
+)
+def test_blanks_around_a_token_are_none_of_it(tmp_path: Path, before: str, after: str, opens: bool) -> None:
+    tokens = Tokens(tmp_path)
+    for kind, key in tokens.now.items():
+        assert tokens.opens(kind, f"{before}{key}{after}".encode()) == opens
+    assert not tokens.opens("inference", b"Bearer \xff")

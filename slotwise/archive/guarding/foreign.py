@@ -47,6 +47,23 @@ CONFIGURED = {
 UNREADABLE = "its model-config.yaml cannot be read"
 
 
+def check_handler(info: ArchiveInfo, asked: str) -> None:
+    """Raise SlotwiseError where an archive is to be registered with another handler than its own. asked: "" asks for none."""
+    own = info.handler
+    if own.startswith(f"{GUARD}:"):
+        with zipfile.ZipFile(info.path) as source:
+            own = str(json.loads(read_small(source, TERMS))["handler"])
+    if asked and _function(asked) != _function(own):
+        hint = "make an archive that names it"
+        raise SlotwiseError(f"handler={asked:.100} is refused: the handler of this archive is {own:.100}", hint)
+
+
+def _function(handler: str) -> tuple[str, str]:
+    """Module and function that a handler stands for."""
+    module, _, function = handler.partition(":")
+    return module.removesuffix(".py"), function or "handle"
+
+
 def lacks(info: ArchiveInfo) -> list[str]:
     """One line for everything that an archive of another tool lacks; none for one of ours."""
     names = {entry.name for entry in info.entries}

@@ -61,6 +61,11 @@ class ModelSettings:
         return str(getattr(self.card, "content", ""))
 
     @property
+    def foreign(self) -> bool:
+        """Whether another tool made its archive: there is a guard around its handler, or it runs bare."""
+        return self.module.startswith(GUARD)
+
+    @property
     def module(self) -> str:
         """What its workers run; "" where the archive was built before there were frames."""
         for package, folder in ((f"{GUARD}.hosts", f"{GUARD}/hosts"), ("slotwise.worker.hosts", "slotwise/worker/hosts")):

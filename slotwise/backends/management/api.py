@@ -161,7 +161,11 @@ class ManagementApi:
             "max_batch_delay": None if delay is None else _float(delay),
             "initial_workers": _number(request, "initial_workers", None),
             "response_timeout": _number(request, "response_timeout", None),
+            "startup_timeout": _number(request, "startup_timeout", None),
+            "handler": request.query.get("handler"),
         }
+        if (startup_s := settings["startup_timeout"]) is not None and startup_s < 1:
+            raise ApiError(400, "BadRequestException", f"startup_timeout is below 1: {startup_s}")
         if "url" not in request.query:
             raise ApiError(400, "BadRequestException", "Parameter url is required.")
         archive, name = request.query["url"], request.query.get("model_name")
@@ -172,7 +176,7 @@ class ManagementApi:
         done = f'Model "{model.name}" Version: {model.version} registered with {workers} initial workers'
         if not workers:
             return web.json_response({"status": f"{done}. Use scale workers API to add workers for the model."})
-        return await self._once_ready(request, model, done)
+        return await self._once_ready(request, model, done, "true")
 
     async def describe(self, request: ManagementCall) -> web.Response:
         """One version, or "all", as a list with an object a version. customized=true: with what the handler says of itself."""
@@ -188,8 +192,9 @@ class ManagementApi:
         return web.json_response(descriptions, status=metadata.status)
 
     async def scale(self, request: ManagementCall) -> web.Response:
-        """Change the number of workers."""
+        """Change the number of workers. The version stands in the address, or is a parameter, as on TorchServe."""
         name, version = _named(request)
+        version = version or request.query.get("model_version")
         least = _number(request, "min_worker", 1)
         most = _number(request, "max_worker", least)
         model = await self._change(partial(self.models.scale, name, version, least, most))
@@ -211,11 +216,11 @@ class ManagementApi:
     async def _change(self, change: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, change)
 
-    async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str) -> web.Response:
-        """Answer at once, or, where the call is to be synchronous, when the workers are there."""
-        if request.query.get("synchronous", "false").lower() != "true":
+    async def _once_ready(self, request: ManagementCall, model: HostedModel, done: str, usual: str = "false") -> web.Response:
+        """Answer at once, or, where the call is to be synchronous, when the workers are there. usual: where it says nothing."""
+        if request.query.get("synchronous", usual).lower() != "true":
             return web.json_response(PROCESSING, status=202)
-        deadline = time.monotonic() + SYNCHRONOUS_S
+        deadline = time.monotonic() + max(SYNCHRONOUS_S, model.startup_timeout_s)
         while time.monotonic() < deadline:
             seen = await asyncio.to_thread(self.models.host.describe, model)
             if seen.failure:

@@ -53,10 +53,11 @@ class Tokens:
             return
 
     def opens(self, kind: str, authorization: bytes) -> bool:
-        """Whether this header carries the token of that kind."""
+        """Whether this header carries the token of that kind. Blanks around it are none of it, as on TorchServe."""
         if time.time() >= self._until.get(kind, math.inf):
             return False
-        return hmac.compare_digest(authorization, b"Bearer " + self.now[kind].encode())
+        words = authorization.split()
+        return len(words) == 2 and words[0] == b"Bearer" and hmac.compare_digest(words[1], self.now[kind].encode())
 
     def renew(self, kind: str) -> None:
         """Make a new token of this kind; the old one opens nothing from now on."""

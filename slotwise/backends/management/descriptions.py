@@ -29,6 +29,7 @@ REGISTRATION = (
     "batch_size",
     "max_batch_delay",
     "response_timeout",
+    "startup_timeout",
     "initial_workers",
     "synchronous",
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from slotwise.archive.archive_info import ArchiveInfo
+from slotwise.archive.guarding.foreign import check_handler
 from slotwise.archive.inspection import inspect
 from slotwise.backends.exchange import Refused
 from slotwise.errors import SlotwiseError
@@ -176,6 +177,7 @@ class ModelTable:
     def register(self, archive: str, name: str | None = None, *, at_start: bool = False, **settings: Any) -> HostedModel:
         """Register an archive of the model store. settings: batch_size and others; None leaves one to the profile."""
         info = self.found(archive)
+        check_handler(info, settings.get("handler") or "")
         profile, usual = self.usual(info, name or info.name)
         chosen = usual | {key: value for key, value in settings.items() if value is not None}
         workers = int(chosen["initial_workers"])

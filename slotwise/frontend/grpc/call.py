@@ -35,14 +35,14 @@ LONGEST_MESSAGE = 1000  # of an error: it travels as a header
 
 class Call:
     """One call. gone: set when its client waits no more, and left() is called. connection: what gRPC calls the other end of it.
-    asked: its message has been read, and goes the way of HTTP's requests.
+    asked: its message has been read, and goes the way of HTTP's requests. began: on time.monotonic's clock.
 
     What the context says is read here, when the call begins. Once a call has ended, which its client may do at any moment,
     to ask the context ends the process.
     """
 
     def __init__(self, context: Any, timeout_s: float) -> None:
-        self._context, self.gone = context, asyncio.Event()
+        self._context, self.gone, self.began = context, asyncio.Event(), time.monotonic()
         self._begun = self.asked = False
         self.left: Callable[[], None] = lambda: None
         self.connection = context.peer()

@@ -80,6 +80,9 @@ class GrpcService:
     def let_in(self, method: str, call: Call) -> None:
         """See whose call it is. Raises what `end_of` knows where it is not let in."""
 
+    def took(self, method: str, call: Call, code: grpc.StatusCode) -> None:
+        """A call that was answered, or refused, ends with this code."""
+
     def end_of(self, error: Exception) -> CallEnd | None:
         """How a call ends in which this was raised; None where nobody foresaw it."""
         if isinstance(error, ProtocolFault):
@@ -120,9 +123,12 @@ class GrpcService:
             self.let_in(name, call)
             context.set_trailing_metadata((("x-request-id", call.identity),))
             with self._counted(call):
-                return await answer(call, messages)
+                written = await answer(call, messages)
+            self.took(name, call, grpc.StatusCode.OK)
+            return written
         except Exception as error:
             end = self.failed(name, call, error)
+        self.took(name, call, end.code)
         await call.abort(end.code, end.details, end.retry_after_s)
         return b""  # not reached
 

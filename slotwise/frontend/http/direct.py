@@ -48,7 +48,13 @@ def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapp
 
 
 def head_of(reply: ClientReply, default: RawHeaders) -> bytes:
-    """Its status line and headers, but for the empty line. Raises ValueError where one of them would be two."""
+    """Its status line and headers, but for the empty line. Raises ValueError where one of them would be two.
+
+    default: of every answer that does not have such a header itself.
+    """
+    if default:
+        own = {name for name, _ in reply.headers}
+        default = [header for header in default if header[0] not in own]
     lines = [b"%s: %s" % header for header in (*default, *reply.headers)]
     if _CONTROL(b"".join(lines)):
         raise ValueError("a header has a control character in it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ HINT = "`slotwise serve --port 0` takes free ports, --port N counts from N"
 class OpenedGrpc:
     """Where gRPC listens, and whether models can be registered by it. certificate: for TLS on both ports; None: without.
 
-    sequences: the names of the headers that carry a sequence's id, begin it and end it.
+    sequences: the names of the headers that carry a sequence's id, begin it and end it. told: as TorchServeService's.
     """
 
     inference_host: str = "127.0.0.1"
@@ -36,6 +36,7 @@ class OpenedGrpc:
     changeable: bool = True
     certificate: CertificateFiles | None = None
     sequences: tuple[str, str, str] = SequenceLimits.headers
+    told: Callable[[str, str, int, float], None] | None = None
 
 
 @asynccontextmanager
@@ -50,6 +51,7 @@ async def grpc_ports(
     """Within, TorchServe's services answer on the ports for gRPC. Raises SlotwiseError where one of them is taken."""
     service = ManagementService(gateway, tokens, models, changeable=opened.changeable)
     api = InferenceApi(gateway, tokens, loaded, opened.sequences)
+    api.told = service.told = opened.told
     inference = GrpcListener(api, opened.inference_host, ports.grpc_inference, opened.certificate)
     management = GrpcListener(service, opened.management_host, ports.grpc_management, opened.certificate)
     inference.listen(gateway.backend.max_body_bytes, HINT, shared=False)

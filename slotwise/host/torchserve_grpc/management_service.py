@@ -67,11 +67,13 @@ def _words(response: web.Response) -> str:
 
 
 def call_of(message: Any, *, named: bool) -> PlainCall:
-    """A message as a call. A field that is not set, or 0, is left out, as TorchServe does.
+    """A message as a call. A field that is not set, or 0, is left out, as TorchServe does; what is not synchronous says so.
 
     named: model and version stand in the address.
     """
     given = {one.name: _text(value) for one, value in message.ListFields()}
+    if "synchronous" in message.DESCRIPTOR.fields_by_name:  # by HTTP a registration is, where it says nothing
+        given["synchronous"] = _text(message.synchronous)
     if not named:
         return PlainCall(given)
     address = {"name": "", **{NAMED[name]: given.pop(name) for name in NAMED if name in given}}

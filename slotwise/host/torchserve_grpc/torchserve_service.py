@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from urllib.parse import unquote
 
 import grpc
 
@@ -47,7 +48,12 @@ class CallRefused(Exception):
 
 
 class TorchServeService(GrpcService):
-    """One of the two services. token: the kind that each of its calls has to bring, as on TorchServe."""
+    """One of the two services. token: the kind that each of its calls has to bring, as on TorchServe.
+
+    told(client, method, code, began): of every call that has ended; the code is gRPC's number.
+    """
+
+    told: Callable[[str, str, int, float], None] | None = None
 
     def __init__(
         self,
@@ -65,6 +71,11 @@ class TorchServeService(GrpcService):
         """Raise CallRefused where it does not bring the token."""
         if not self.tokens.opens(self.token, dict(call.headers).get(b"authorization", b"")):
             raise CallRefused(403, bearer.MESSAGE, "")
+
+    def took(self, method: str, call: Call, code: grpc.StatusCode) -> None:
+        """See GrpcService."""
+        if self.told is not None:
+            self.told(unquote(call.connection.partition(":")[2]), f"{self.name}/{method}", code.value[0], call.began)
 
     def end_of(self, error: Exception) -> CallEnd | None:
         """As TorchServe ends such a call; its clients look at the words, too."""

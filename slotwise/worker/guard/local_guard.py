@@ -101,7 +101,8 @@ def _as_it_came(value: bytes, content_type: str) -> bytes:
 
 
 def _row(request: Request) -> dict[str, Any]:
-    """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray.
+    """The row that TorchServe would make of it: JSON is parsed, text decoded, a form taken apart; else it is a bytearray, as a
+    parameter of the address always is.
 
     Of several fields of one name it has the last. A form's file is what its own content type says. Nothing is parsed or decoded
     where the server's configuration, or theirs in its environment, says so.
@@ -110,7 +111,8 @@ def _row(request: Request) -> dict[str, Any]:
     decoded: Callable[[Any, str], Any] = partial(unreadable.decoded, server="torchserve")
     if os.environ.get(DECODES, "true") != "true":
         decoded = _as_it_came
-    row = {**beside_a_body(request.query), **forms.row(request, decoded)}
+    by_address = {name: value.encode("utf-8", "replace") for name, value in beside_a_body(request.query).items()}
+    row = {**by_address, **forms.row(request, decoded)}
     row = {name: value[-1] if isinstance(value, forms.RepeatedParts) else value for name, value in row.items()}
     if request.headers.get("describe") == "True" and not request.body:  # GET /models/MODEL?customized=true has none
         row.pop("body", None)
