@@ -5,7 +5,7 @@
     python -m slotwise.deploy.watchdog default 60
 
 It follows whatever server has that name, as the gateway does. What is registered is read while the server answers, because one
-that is stuck cannot say it any more.
+that is stuck cannot say it any more; a host of ours has noted it at each change.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import http.client
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,20 +41,23 @@ KILL_AFTER_S = 1.0
 AGAIN_S = 30.0  # after a start that failed
 GONE_S = 45.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
 ENDING_S = 60.0
+LOG_BEFORE = "server.before.log"  # of the run that died or was stuck: the next one has a server.log of its own
 
 
 class Watchdog:
-    """Watches one run of a server. models: what was registered when it was last asked."""
+    """Watches one run of a server. models: what was registered when it was last asked. was_up: somebody has seen it answer."""
 
-    def __init__(self, record: ServerRecord, silent_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self.record, self.silent_s = record, silent_s
+    def __init__(
+        self, record: ServerRecord, silent_s: float, clock: Callable[[], float] = time.monotonic, *, was_up: bool = False
+    ) -> None:
+        self.record, self.silent_s, self.was_up = record, silent_s, was_up
         self._ping_s = min(PING_S, silent_s / LEAST_PINGS)  # a stuck server leaves every ping unanswered
         self.models: tuple[LiveModel, ...] = ()
         self._clock = clock
         self._answered_at: float | None = None  # a server that never answered is still starting
         self._in_vain = 0
         self._pinged_at = self._models_at = float("-inf")
-        self._defaults = dict[str, str]()  # as its host had noted them when the models were read
+        self._begun = True  # else it died while `models` were brought back, and may have noted some of them only
 
     def stuck(self) -> bool:
         """Look whether the server answers; whether it has not for `silent_s`, and nobody stops it."""
@@ -64,14 +67,14 @@ class Watchdog:
         self._pinged_at = now
         if _answers(self.record, self._ping_s):
             self._answered_at, self._in_vain = now, 0
-            defaults = default_versions.noted(self.record)
-            if now - self._models_at >= MODELS_EVERY_S or defaults != self._defaults:
-                self._models_at, self._defaults = now, defaults
+            if now - self._models_at >= MODELS_EVERY_S:
+                self._models_at = now
                 self._read_models()
             return False
         self._in_vain += 1
         waited = self._answered_at is not None and now - self._answered_at >= self.silent_s and self._in_vain >= LEAST_PINGS
-        if self._answered_at is None or not (waited or self._dead()):
+        was_up = self._answered_at is not None or (self.was_up and self.record.started is not None)
+        if not was_up or not (waited or self._dead()):
             return False
         return is_wanted(self.record)
 
@@ -84,7 +87,7 @@ class Watchdog:
         from slotwise.deploy.drift import live_models  # noqa: PLC0415
 
         with suppress(SlotwiseError), ManagementClient(self.record, timeout_s=MANAGEMENT_S) as client:
-            self.models = tuple(live_models(client))
+            self.models, self._begun = tuple(live_models(client)), True
 
     def restart(self, say: Say) -> Watchdog:
         """End the server and start it again on its ports, with its models; returns who watches that run.
@@ -97,21 +100,36 @@ class Watchdog:
         why = "has died" if self._dead() else f"has answered nothing for {self.silent_s:g} s"
         say(f"{self.record.kind} (pid {self.record.pid}) {why}: it is started again")
         processes.end(self.record.run_id, 0, KILL_AFTER_S)  # it would not hear that it should stop; its workers do
-        self.models = tuple(by_default(self.models, default_versions.noted(self.record), say))
+        with suppress(OSError):
+            (self.record.state_dir / "server.log").replace(self.record.state_dir / LOG_BEFORE)
+        self.models = as_noted(self.models, self.record, begun=self._begun)
         again = Watchdog(start_again(self.record, self.models, say), self.silent_s, self._clock)
-        again.models, again._answered_at = self.models, self._clock()
+        again.models, again._answered_at, again._begun = self.models, self._clock(), again.record.alive()
         return again
 
 
-def by_default(lives: Sequence[LiveModel], defaults: Mapping[str, str], say: Say) -> Iterator[LiveModel]:
-    """Of each model the default version first, as its host noted it last; none of one whose default version nobody has read."""
-    known = {(live.name, live.version) for live in lives}
-    for live in sorted(lives, key=lambda live: (live.name, defaults.get(live.name) != live.version)):
-        default = defaults.get(live.name, live.version)
-        if (live.name, default) in known:
-            yield live
-        else:
-            say(f"{live.name} {live.version} is left out: {default} had just become the default version, and is not known here")
+def as_noted(lives: tuple[LiveModel, ...], record: ServerRecord, *, begun: bool = True) -> tuple[LiveModel, ...]:
+    """What is registered, as its host noted it last, of each model the default version first; these, where it has not.
+
+    One that is registered as it was when it was read has as many workers as then: its load may have chosen that number. begun:
+    all of these were registered there; else those that are not noted are not yet.
+    """
+    from slotwise.client.live_model import live_model  # noqa: PLC0415  heavy, and not wanted for a ping
+
+    if (noted := default_versions.noted(record)) is None:
+        return lives
+    read = {(live.name, live.version): live for live in lives}
+    found = []
+    for now in [live_model(each, record) for each in noted]:
+        before = read.get((now.name, now.version), now)
+        found.append(before if _registration(before) == _registration(now) else now)
+    known = {(live.name, live.version) for live in found}
+    return (*found, *(live for live in lives if not begun and (live.name, live.version) not in known))
+
+
+def _registration(live: LiveModel) -> tuple[object, ...]:
+    numbers = live.batch_size, live.max_batch_delay, live.min_workers, live.max_workers, live.response_timeout
+    return live.archive, *numbers
 
 
 def _answers(record: ServerRecord, patience_s: float) -> bool:
@@ -184,7 +202,7 @@ def watch(name: str, silent_s: float, say: Say) -> None:
         if record is not None:
             seen_at = time.monotonic()
             if dog is None or record.run_id != dog.record.run_id:
-                dog = Watchdog(record, silent_s)
+                dog = Watchdog(record, silent_s, was_up=dog is None)  # who starts this process has seen the first one up
             dog.record = record  # with its pid, which it has once it is started
             if dog.stuck():
                 dog = _restart(dog, say)

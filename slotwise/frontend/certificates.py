@@ -17,14 +17,15 @@ LOOK_AGAIN_S = 1.0
 class CertificateFiles:
     """A certificate (PEM, its chain after it) and its private key. Raises SlotwiseError where they cannot be used.
 
-    client_ca: who signs the clients' certificates (PEM); read this once. None: clients need none.
+    client_ca: who signs the clients' certificates (PEM); read this once. None: clients need none. context: for TLS, with the
+    files as they last were good; another one each time.
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
         self.certificate, self.key = certificate, key
         self.client_ca = _authorities(client_ca) if client_ca else None
         self.stamp = self._stamp()
-        self._check()
+        self.context = self._loaded()
 
     def changed(self) -> bool:
         """Whether the files are others than at the last call, and can be used; a renewal writes one after the other."""
@@ -32,30 +33,31 @@ class CertificateFiles:
         if stamp == self.stamp:
             return False
         try:
-            self._check()
+            self.context = self._loaded()
         except SlotwiseError as error:
             log.warning("%s; the certificate from before goes on", error)
             return False
         self.stamp = stamp
         return True
 
-    async def watch(self, context: ssl.SSLContext) -> None:
-        """Load the files into the context whenever they change. Never returns."""
+    async def watch(self) -> None:
+        """Load the files whenever they change. Never returns."""
         while True:
             await asyncio.sleep(LOOK_AGAIN_S)
             if await asyncio.to_thread(self.changed):
-                self.load_into(context)
                 log.info("the certificate in %s was read again", self.certificate)
 
-    def load_into(self, context: ssl.SSLContext) -> None:
-        """Use the files as they are now."""
-        context.load_cert_chain(self.certificate, self.key)
-
-    def _check(self) -> None:
+    def _loaded(self) -> ssl.SSLContext:
+        """TLS with the files as they are now. A client's certificate is asked for where it counts: probes have none."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            self.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            context.load_cert_chain(self.certificate, self.key)
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"the certificate and its key cannot be used: {error}", "both are PEM files") from error
+        if self.client_ca:
+            context.load_verify_locations(cadata=self.client_ca.decode("ascii", "ignore"))
+            context.verify_mode = ssl.CERT_OPTIONAL
+        return context
 
     def _stamp(self) -> list[tuple[int, int, int, int]]:
         stamps = []

@@ -6,14 +6,12 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
-
-import uvicorn
 
 from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.handover import Handover
+from slotwise.frontend.http.handshakes import FrontConfig, FrontServer
 from slotwise.frontend.keeper import close_for_all
 from slotwise.frontend.succession import Starting
 
@@ -27,12 +25,12 @@ CONNECTIONS_POLL_S = 0.1
 SOCKETS_LOOK_S = 0.01  # the loop looks at its sockets once more: what a client has sent by now is answered, not cut off
 
 
-class DrainingServer(uvicorn.Server):
-    """A uvicorn server that drains before it stops."""
+class DrainingServer(FrontServer):
+    """A server that drains before it stops. slotwise.interrupts handles signals: they call `end`."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: FrontConfig,
         gateway: Gateway,
         delay_s: float,
         is_up: Callable[[], None],
@@ -46,11 +44,6 @@ class DrainingServer(uvicorn.Server):
         self.was_up = False
         self.starting, self.handover = starting, Handover(sockets, self.replaced, self.end)
         self._unused: asyncio.Task[None] | None = None  # waits, where there is a successor, until no connection is left
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone: slotwise.interrupts handles them already, and they call `end`."""
-        yield
 
     def end(self) -> None:
         """The first signal starts the drain, the second ends it; before it is up, the first ends it."""

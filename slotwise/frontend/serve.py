@@ -15,14 +15,10 @@ import logging
 import math
 import secrets
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import uvicorn
 
 from slotwise import log_format
 from slotwise.backends.interface import Backend
@@ -34,7 +30,7 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections, within_open_files
-from slotwise.frontend.http.receiver import Receiver
+from slotwise.frontend.http.handshakes import FrontConfig
 from slotwise.frontend.keeper import Kept
 from slotwise.frontend.listening import ListenAddress, bound
 from slotwise.frontend.observing.watching import WatchOptions
@@ -139,7 +135,7 @@ class PreparedFront:
         self.url = f"{'https' if access.tls_cert else 'http'}://{self.host}:{sockets[0].getsockname()[1]}"
         self.certificate = str(access.tls_cert.resolve()) if access.tls_cert else ""
         self._grpc = _grpc_server(self.gateway, listen, access)
-        self._certificate_files, self._watching = access.certificate(), list[asyncio.Task[None]]()
+        self._watching = list[asyncio.Task[None]]()
         self._is_up, self._beyond_loopback = is_up, not _loopback(listen.host)
         self.server = DrainingServer(self.config, self.gateway, listen.drain_delay_s, self._up, self._grpc, sockets, starting)
 
@@ -156,9 +152,8 @@ class PreparedFront:
         return f"whoever reaches {self.url} can ask every model and read /status and /metrics: --keys FILE asks for a key"
 
     def _up(self) -> None:
-        if self._certificate_files and self.config.ssl:
-            watch = self._certificate_files.watch(self.config.ssl)
-            self._watching.append(asyncio.get_running_loop().create_task(watch))
+        if self.config.files:
+            self._watching.append(asyncio.get_running_loop().create_task(self.config.files.watch()))
         self._is_up()
 
 
@@ -223,16 +218,13 @@ def _finish_s(options: GatewayOptions) -> int:
     return math.ceil(options.timeout_s) + 1
 
 
-def http_config(app: Any, gateway: Gateway, access: Access) -> uvicorn.Config:
+def http_config(app: Any, gateway: Gateway, access: Access) -> FrontConfig:
     """How uvicorn serves a gateway's application: with our own reader of HTTP and its limits, with TLS where it is wanted."""
     connections = OpenConnections(within_open_files(access.connections), gateway.options.trusted_proxies)
-    return uvicorn.Config(
+    return FrontConfig(
         app,
-        ssl_certfile=access.tls_cert,
-        ssl_keyfile=access.tls_key,
-        ssl_ca_certs=access.tls_client_ca,
-        ssl_cert_reqs=ssl.CERT_OPTIONAL if access.tls_client_ca else ssl.CERT_NONE,  # probes have none: see CertificateCheck
-        http=partial(Receiver, connections),  # type: ignore[arg-type]  # any protocol will do
+        connections,
+        access.certificate(),
         ws="none",
         access_log=False,
         log_config=None,

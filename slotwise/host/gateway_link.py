@@ -7,6 +7,7 @@ takes its place (`slotwise apply`), it opens there first; then the old one accep
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -116,8 +117,9 @@ class GatewayLink:
             self.loop.call_soon_threadsafe(self.woken.set)
 
     def _replaced(self) -> None:
-        """A successor accepts connections."""
+        """A successor accepts connections; where a host is just opening this gateway, that is called off."""
         self.is_replaced = True
+        self.woken.set()
         if self.host:
             self.host.say(REPLACED)
 
@@ -150,10 +152,15 @@ class GatewayLink:
         if self.host.gone:
             await asyncio.sleep(LOOK_S)
 
+    @property
+    def _leaving(self) -> bool:
+        """Whether it is to be opened nowhere any more."""
+        return bool(self.ending) or self.is_replaced
+
     async def _opened(self, *, first: bool = False) -> HostConnection | None:
         """The gateway in the host that there is now; None where there is none. Raises SlotwiseError the first time only."""
         record = running(self.name)
-        while record is not None and not self.ending:
+        while record is not None and not self._leaving:
             try:
                 asked = {"name": self.name, "own": self.own, "options": self.options, "restarts": self.kept.restarts}
                 models = self.host.models if self.host else ()
@@ -161,8 +168,10 @@ class GatewayLink:
                 waking = asyncio.ensure_future(self.woken.wait())
                 await asyncio.wait((opening, waking), return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
-                if self.ending:
+                if self._leaving:
                     opening.cancel()
+                    with contextlib.suppress(asyncio.CancelledError, OSError, ValueError, SlotwiseError):
+                        (await opening).say(END if self.ending else REPLACED)  # it was open already
                     return None
                 return await opening
             except (OSError, ValueError) as error:  # it is still starting, or has just ended

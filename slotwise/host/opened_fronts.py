@@ -116,7 +116,8 @@ class OpenedFronts:
             return
         running = asyncio.current_task()
         assert running is not None
-        await self._loaded(message["models"])
+        if not await self._loaded_for(link, message["models"]):
+            return
         self._open[running] = front
         serving = asyncio.ensure_future(front.server.serve(sockets=sockets))
         waiting = asyncio.ensure_future(up.wait())
@@ -126,12 +127,25 @@ class OpenedFronts:
             link.send(json.dumps({"error": "the gateway did not come up", "hint": "the server's log says why"}).encode())
         else:
             about = {key: getattr(front, key) for key in ("url", "own", "certificate", "grpc", "warning")}
-            link.send(json.dumps({**about, "drain_s": settings.drain_s}).encode())
+            with contextlib.suppress(OSError):  # it has gone just now, which is heard below
+                link.send(json.dumps({**about, "drain_s": settings.drain_s}).encode())
             beside = [asyncio.ensure_future(task) for task in (self._hear(link, front, name), self._tell_models(link))]
             await asyncio.wait((serving,))
             for task in beside:
                 task.cancel()
         await serving
+
+    async def _loaded_for(self, link: socket.socket, models: Sequence[str]) -> bool:
+        """Wait until these models answer; False where the link goes first, or says anything: it wants no gateway any more."""
+        loading = asyncio.ensure_future(self._loaded(models))
+        heard = asyncio.ensure_future(_readable(link))
+        try:
+            await asyncio.wait((loading, heard), return_when=asyncio.FIRST_COMPLETED)
+            return not heard.done()
+        finally:
+            loading.cancel()
+            heard.cancel()
+            await asyncio.wait((loading, heard))
 
     async def _loaded(self, models: Sequence[str]) -> None:
         """Wait until these models answer, but for none whose workers do not start, or that nobody is to register."""

@@ -13,12 +13,11 @@ import faulthandler
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import uvicorn
 from aiohttp import web
 
 from slotwise.backends.interface import Refused
@@ -30,6 +29,7 @@ from slotwise.client.live_model import LiveModel, live_model
 from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.access import PROBES
 from slotwise.frontend.http.app import build_app
+from slotwise.frontend.http.handshakes import FrontServer
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.watching import from_environment
@@ -63,15 +63,6 @@ class TokenCheck:
         brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         if scope["path"] not in PROBES and not self.tokens.opens("inference", brought):
             raise Refused(bearer.STATUS, bearer.MESSAGE)
-
-
-class QuietServer(uvicorn.Server):
-    """The front on one port. Signals are the host's business."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals alone."""
-        yield
 
 
 async def serve(record: ServerRecord) -> None:
@@ -126,7 +117,7 @@ async def listening(app: Any, gateway: Gateway, address: tuple[str, int], access
     """Within, a front answers on this address, over TLS where `access` has a certificate."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     taken = socket.create_server(address, family=family, backlog=BACKLOG)
-    server = QuietServer(http_config(app, gateway, access))
+    server = FrontServer(http_config(app, gateway, access))
     serving = asyncio.create_task(server.serve(sockets=[taken]))
     try:
         async with asyncio.timeout(UP_S):

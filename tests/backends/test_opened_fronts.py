@@ -13,7 +13,7 @@ import pytest
 
 from slotwise.backends.exchange import Refused
 from slotwise.errors import SlotwiseError
-from slotwise.host import opened_fronts
+from slotwise.host import gateway_link, opened_fronts
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
 
@@ -133,3 +133,63 @@ def test_a_gateway_that_moves_to_a_process_of_its_own_stays_until_that_is_up(mon
 
     asyncio.run(run())
     assert set(done) == {2}
+
+
+@pytest.mark.parametrize("said", [b"replaced", b"end", None])
+def test_where_its_link_goes_while_models_load_no_gateway_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes | None
+) -> None:
+    """Nobody could end it, or tell it that another one has its place."""
+
+    async def serve(sockets: object) -> None:
+        raise AssertionError("it is opened")
+
+    server = SimpleNamespace(serve=serve)
+    monkeypatch.setattr(opened_fronts, "front_settings", lambda *_: None)
+    monkeypatch.setattr(opened_fronts, "PreparedFront", lambda *_: SimpleNamespace(server=server))
+
+    async def run() -> None:
+        nobody: Any = None
+        fronts = OpenedFronts("default", ModelVersions(), lambda: nobody)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
+            async with fronts.offered(tmp_path):
+                link.connect(address(tmp_path))
+                socket.send_fds(link, [json.dumps({"options": {}, "restarts": 0, "models": ["never"]}).encode()], [])
+                await asyncio.sleep(0.3)
+                (task,) = fronts._open
+                link.send(said) if said else link.close()
+                await asyncio.wait((task,), timeout=5)
+                assert task.done()
+                assert not fronts._open
+                assert task.exception() is None
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("is_open", "ends"), [(False, False), (True, False), (True, True)])
+def test_a_gateway_that_leaves_while_a_host_opens_it_is_opened_nowhere(
+    monkeypatch: pytest.MonkeyPatch, is_open: bool, ends: bool
+) -> None:
+    """is_open: just at that moment it is there; then the host hears of it."""
+    said, nobody = list[bytes](), SimpleNamespace(keeper=0)
+    monkeypatch.setattr(gateway_link, "running", lambda name: SimpleNamespace(kind="slotwise"))
+
+    async def run() -> None:
+        link: Any = gateway_link.GatewayLink("default", {}, print, nobody, nobody)  # type: ignore[arg-type]
+        link.woken, link.loop = asyncio.Event(), asyncio.get_running_loop()
+        may_open = asyncio.Event()
+
+        async def opened(*_: object) -> Any:
+            await may_open.wait()
+            return SimpleNamespace(say=said.append)
+
+        monkeypatch.setattr(gateway_link.HostConnection, "open", opened)
+        opening = asyncio.create_task(link._opened())
+        await asyncio.sleep(0.05)
+        if is_open:
+            may_open.set()
+        link.end() if ends else link._replaced()
+        assert await asyncio.wait_for(opening, 5) is None
+
+    asyncio.run(run())
+    assert said == ([] if not is_open else [b"end" if ends else b"replaced"])

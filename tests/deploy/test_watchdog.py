@@ -13,6 +13,7 @@ import pytest
 
 from slotwise.archive.archive_info import ArchiveInfo
 from slotwise.archive.inspection import inspect
+from slotwise.backends.management.models import HostedModel
 from slotwise.client.live_model import LiveModel, live_model
 from slotwise.deploy import start_again, watchdog
 from slotwise.deploy.drift import DeployedModel
@@ -102,6 +103,16 @@ def test_one_that_answers_is_not_stuck_and_one_that_goes_silent_is_after_a_while
 
 def test_one_that_never_answered_is_still_starting(record: ServerRecord) -> None:
     assert not any(looks(Watchdog(gone(record), 10, Clock()), 50))
+
+
+def test_a_host_that_dies_before_it_was_asked_was_up_all_the_same(record: ServerRecord) -> None:
+    """`serve --detach` has seen that, and a moment later it is gone."""
+    host = gone(dataclasses.replace(record, kind="slotwise", pid=2**22 + 1, started=1.0))
+    host.save()
+    assert not any(looks(Watchdog(host, 10, Clock()), 5))
+    assert looks(Watchdog(host, 10, Clock(), was_up=True), 1) == [True]
+    still_starting = dataclasses.replace(host, pid=0, started=None)
+    assert not any(looks(Watchdog(still_starting, 10, Clock(), was_up=True), 5))
 
 
 def test_a_machine_that_was_asleep_is_asked_more_than_once(record: ServerRecord) -> None:
@@ -196,14 +207,84 @@ def test_a_host_that_dies_at_once_after_it_was_started_again_loses_no_model(
     assert given == [ours] * 2
 
 
-def test_the_default_version_is_the_one_that_the_host_noted_last(record: ServerRecord) -> None:
-    default_versions.note(record, {"a": "2", "b": "3", "c": "1"})
-    noted = default_versions.noted(record)
-    said = list[str]()
-    back = watchdog.by_default(lives(record, "a1", "a2", "a3", "b1", "b2", "c1", "d1"), noted, said.append)
-    assert [f"{live.name}{live.version}" for live in back] == ["a2", "a1", "a3", "c1", "d1"]
-    assert said == [f"b {i} is left out: 3 had just become the default version, and is not known here" for i in (1, 2)]
-    assert default_versions.noted(dataclasses.replace(record, run_id="another")) == {}
+def registered(name: str, version: str, workers: int = 1) -> HostedModel:
+    """As a host of ours has registered it."""
+    return HostedModel(
+        name=name,
+        version=version,
+        info=ArchiveInfo(Path(f"{name}-{version}.mar"), 1, "", {}, {}),
+        archive=f"{name}-{version}.mar",
+        profile=load_profile("cpu", environ={}, cores=0),
+        batch_size=4,
+        max_batch_delay_ms=2.5,
+        min_workers=workers,
+        max_workers=3,
+        response_timeout_s=7,
+    )
+
+
+def test_what_is_registered_is_what_the_host_noted_last(record: ServerRecord) -> None:
+    """Of what was read some seconds ago only the number of workers counts, where nobody has set another one since."""
+
+    def read(name: str, version: str, workers: int, least: int = 1) -> LiveModel:
+        said = {"modelName": name, "modelVersion": version, "modelUrl": f"{name}-{version}.mar", "batchSize": 4}
+        said |= {"maxBatchDelay": 2.5, "minWorkers": least, "maxWorkers": 3, "responseTimeout": 7, "workers": [{}] * workers}
+        return live_model(said, record)
+
+    before = (read("a", "1", 1), read("a", "2", 2), read("b", "1", 3), read("gone", "1", 1))
+    assert watchdog.as_noted(before, record) == before  # it has noted nothing
+    now = [registered("a", "2"), registered("a", "1"), registered("b", "1", 0), registered("c", "5", 2)]
+    default_versions.note(record, now)
+    back = watchdog.as_noted(before, record)
+    numbers = [(live.name, live.version, len(live.workers)) for live in back]
+    assert numbers == [("a", "2", 2), ("a", "1", 1), ("b", "1", 0), ("c", "5", 2)]
+    c = back[-1]
+    assert (c.archive, c.batch_size, c.max_batch_delay, c.response_timeout) == ("c-5.mar", 4, 2.5, 7)
+    begun = watchdog.as_noted(before, record, begun=False)
+    assert [(live.name, live.version) for live in begun] == [("a", "2"), ("a", "1"), ("b", "1"), ("c", "5"), ("gone", "1")]
+    another = dataclasses.replace(record, run_id="another")
+    assert watchdog.as_noted(before, another) == before
+
+
+def test_where_the_disk_is_full_what_was_noted_before_is_believed_no_longer(
+    record: ServerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    default_versions.note(record, [registered("a", "1")])
+
+    def full(texts: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(default_versions, "write_together", full)
+    default_versions.note(record, [registered("a", "1"), registered("b", "1")])
+    assert default_versions.noted(record) is None
+
+
+def test_a_host_that_dies_while_its_models_come_back_loses_none(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had noted only some of them."""
+    again, given = gone(dataclasses.replace(record, kind="slotwise", run_id="again")), []
+
+    def start(record: ServerRecord, models: tuple[LiveModel, ...], say: object) -> ServerRecord:
+        given.append([live.name for live in models])
+        again.save()
+        default_versions.note(again, [registered("a", "1")])
+        return again
+
+    monkeypatch.setattr(start_again, "start_again", start)
+    monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
+    default_versions.note(record, [registered("a", "1"), registered("b", "1")])
+    dog = Watchdog(record, 10, Clock())
+    for _ in range(2):
+        dog = dog.restart(lambda said: None)
+    assert given == [["a", "b"]] * 2
+
+
+def test_what_a_server_said_before_it_died_is_kept(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Starting it again would delete its log."""
+    (record.state_dir / "server.log").write_text("Fatal Python error: Segmentation fault\n")
+    monkeypatch.setattr(start_again, "start_again", lambda record, models, say: record)
+    monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
+    Watchdog(record, 10, Clock()).restart(lambda said: None)
+    assert "Segmentation" in (record.state_dir / "server.before.log").read_text()
 
 
 def test_without_its_default_version_a_model_does_not_come_back(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -209,6 +211,23 @@ async def test_who_has_just_come_is_no_idler(make_front: MakeFront, monkeypatch:
         assert await is_answered(connect)
         writer.write(GOOD)
         assert (await answer(reader))[0] == 200
+
+
+async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed, it would stay open until it has taken all, and count no more."""
+    made, usual = list[Any](), http_protocol.GatewayProtocol.connection_made
+    monkeypatch.setattr(
+        http_protocol.GatewayProtocol, "connection_made", lambda self, transport: (made.append(self), usual(self, transport))[1]
+    )
+    async with connecting(await make_front(), max_connections=1) as connect:
+        reader, writer = await connect()
+        writer.write(GOOD)
+        assert (await answer(reader))[0] == 200
+        transport = made[0].transport
+        made[0].transport = SimpleNamespace(get_write_buffer_size=lambda: 1, abort=transport.abort)
+        assert await status_of(connect) == 503
+        made[0].transport = transport
+        assert await is_answered(connect)
 
 
 async def test_where_nobody_is_idle_the_new_one_is_refused(make_front: MakeFront) -> None:

@@ -125,16 +125,18 @@ def test_on_ray_replicas_are_the_workers_of_a_plain_registration(host: Recording
     assert workers == [3, 1]
 
 
-def test_the_default_versions_are_noted_at_every_change(host: RecordingHost, store: Path) -> None:
-    noted = list[dict[str, str]]()
+def test_the_models_are_noted_at_every_change(host: RecordingHost, store: Path) -> None:
+    noted = list[list[tuple[str, int]]]()
     models = ModelTable(host, store, load_profile("cpu", {}, {}, cores=0), {})
-    models.note = noted.append
+    models.note = lambda now: noted.append([(one.version, one.min_workers) for one in now])
     first = models.register("echo.mar")
     models._models["echo"]["2.0"] = replace(first, version="2.0")
     models.set_default("echo", "2.0")
+    models.scale("echo", "2.0", 3, 3)
     models.unregister("echo", "1.0")
     models.unregister("echo", None)
-    assert noted == [{"echo": "1.0"}, {"echo": "2.0"}, {"echo": "2.0"}, {}]
+    both = [("2.0", 1), ("1.0", 1)]
+    assert noted == [[("1.0", 1)], both, [("2.0", 3), ("1.0", 1)], [("2.0", 3)], []]
 
 
 def test_no_two_models_share_an_id(host: RecordingHost, store: Path) -> None:

@@ -154,7 +154,7 @@ class ModelTable:
         self.host, self.model_store, self.profile, self.overrides, self.kind = host, model_store, profile, overrides, kind
         self._models: dict[str, dict[str, HostedModel]] = {}
         self._change = threading.Lock()
-        self.note: Callable[[dict[str, str]], None] = lambda defaults: None  # gets each model's default version at its change
+        self.note: Callable[[list[HostedModel]], None] = lambda models: None  # gets all of them at each change
 
     def found(self, archive: str) -> ArchiveInfo:
         """An archive as it is to be served. Raises ApiError or SlotwiseError."""
@@ -233,7 +233,7 @@ class ModelTable:
             _ = new.as_registered  # raises where a profile may not have so many
             self.host.scale(new)
             versions = {one.version: new if one is old else one for one in self.versions(name)}
-            self._models = {**self._models, name: versions}
+            self._now({**self._models, name: versions})
         return new
 
     def set_default(self, name: str, version: str) -> None:
@@ -250,9 +250,9 @@ class ModelTable:
             self._now({**self._models, name: {chosen.version: chosen, **others}})
 
     def _now(self, models: dict[str, dict[str, HostedModel]]) -> None:
-        """From now on these are registered; the default versions may be others."""
+        """From now on these are registered, so. Of each model the default version is noted first."""
         self._models = models
-        self.note({name: next(iter(versions)) for name, versions in models.items()})
+        self.note([one for versions in models.values() for one in versions.values()])
 
     def all(self) -> list[HostedModel]:
         """The default version of every model, sorted by name."""

@@ -18,6 +18,11 @@ _TRAILER = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t -~\x80-\xff]*").fullma
 class Malformed(Exception):
     """This is no request that everybody reads in the same way; the text says why."""
 
+    @property
+    def kind(self) -> str:
+        """What is wrong with it, for a log: in our words, or httptools' name for it, for its message quotes the client."""
+        return type(self.__context__).__name__ if self.__context__ else str(self)
+
 
 class SizedBody:
     """A body of `left` bytes."""

@@ -67,8 +67,12 @@ class GatewayProtocol(HttpToolsProtocol):
 
     @property
     def idle_since(self) -> float | None:
-        """Since when nothing is asked, None while a request is in hand."""
-        return None if self._answering or self._body is not None else self._since
+        """Since when nothing is asked, None while a request is in hand, or an answer that its client has not taken."""
+        return self._since if self._at_rest and not self.transport.get_write_buffer_size() else None
+
+    @property
+    def _at_rest(self) -> bool:
+        return not self._answering and self._body is None
 
     @property
     def _answering(self) -> bool:
@@ -82,7 +86,7 @@ class GatewayProtocol(HttpToolsProtocol):
         """Take data[:end] apart, as far as that can be done now."""
         if self._ended or self._too_many:
             return
-        if self.idle_since is not None and not self._head_begun:
+        if self._at_rest and not self._head_begun:
             self._since = self.loop.time()
         if self._ahead.data:
             self._ahead.data += memoryview(data)[:end]
@@ -141,7 +145,7 @@ class GatewayProtocol(HttpToolsProtocol):
         except HeadTooLarge as error:
             self._refuse(Refused(431, str(error), close=True))
         except Malformed as error:
-            self._refuse(Refused(400, "this is no valid HTTP request", close=True), _kind(error))
+            self._refuse(Refused(400, "this is no valid HTTP request", close=True), error.kind)
         return end if self._ended else at
 
     def _take_head(self, data: bytearray, at: int, end: int) -> int:
@@ -254,8 +258,8 @@ class GatewayProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def drop(self) -> None:
-        """Make room for another connection; nothing is in hand."""
-        self.transport.close()
+        """Make room for another connection; nothing is in hand, and TLS would wait for its client's farewell."""
+        self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what has come."""
@@ -291,8 +295,3 @@ class GatewayProtocol(HttpToolsProtocol):
             self.loop.call_later(LINGER_S, self.transport.close)
         else:
             self.transport.close()
-
-
-def _kind(error: Malformed) -> str:
-    """What is wrong with it, for a log: in our words, or httptools' name for it, for its message quotes the client."""
-    return f"{type(error.__context__).__name__}" if error.__context__ else str(error)

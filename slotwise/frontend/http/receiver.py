@@ -15,8 +15,10 @@ WHOLE = memoryview(RECEIVED)
 class Receiver(asyncio.BufferedProtocol):
     """One connection, read into RECEIVED: no read makes an object of its own."""
 
+    protocol = GatewayProtocol
+
     def __init__(self, connections: OpenConnections, **given: Any) -> None:
-        self._http = GatewayProtocol(connections, **given)
+        self._http = self.protocol(connections, **given)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._http.connection_made(cast("asyncio.Transport", transport))
