@@ -46,30 +46,10 @@ class GatewayRecord(ProcessRecord):
     options: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_this_process(
-        cls,
-        name: str,
-        url: str,
-        drain_s: float,
-        key: str = "",
-        certificate: str = "",
-        keeper: int = 0,
-        options: dict[str, Any] | None = None,
-    ) -> GatewayRecord:
-        """The record of the process that this code runs in."""
+    def of_this_process(cls, *, keeper: int, **about: Any) -> GatewayRecord:
+        """The record of the process that this code runs in. about: what else stands in it."""
         pid = os.getpid()
-        return cls(
-            name=name,
-            pid=pid,
-            started=start_time(pid),
-            url=url,
-            drain_s=drain_s,
-            key=key,
-            certificate=certificate,
-            keeper=keeper,
-            keeper_started=start_time(keeper) if keeper else None,
-            options=options or {},
-        )
+        return cls(pid=pid, started=start_time(pid), keeper=keeper, keeper_started=start_time(keeper), **about)
 
     def alive(self) -> bool:
         """Whether it runs, or is just started again."""

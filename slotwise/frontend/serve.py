@@ -32,7 +32,7 @@ from slotwise.frontend.http.app import build_app
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections, within_open_files
 from slotwise.frontend.http.handshakes import FrontConfig
 from slotwise.frontend.keeper import Kept
-from slotwise.frontend.listening import ListenAddress, bound
+from slotwise.frontend.listening import ListenAddress
 from slotwise.frontend.observing.watching import WatchOptions
 from slotwise.frontend.process import GatewayRecord, already_running, running
 from slotwise.frontend.rollout.record import load_all
@@ -162,16 +162,14 @@ def serve(
     backend: Backend,
     settings: FrontSettings,
     say: Callable[[str], None],
-    kept: Kept | None = None,
-    starting: Starting | None = None,
+    kept: Kept,
+    starting: Starting,
 ) -> None:
-    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, a port is taken, or a file is no good.
+    """Run until a signal. Raises SlotwiseError where a gateway of that name runs, or a file is no good.
 
-    kept: where a keeper has started this process. starting: it may take the place of one that runs.
+    kept: what the keeper gives that has started this process. starting: it may take the place of one that runs.
     """
-    keeper = kept.keeper if kept else 0
-    settings = in_place_of(name, settings, keeper, starting)
-    sockets = bound(settings.listen) if kept is None else kept.sockets
+    settings = in_place_of(name, settings, kept.keeper, starting)
     log_format.set_up(LINES, logging.INFO, settings.log)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     memory.give_back_blocks(LARGE_BLOCK_BYTES)
@@ -183,32 +181,37 @@ def serve(
         nonlocal record
         record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
         record.save()
-        if starting:
-            starting.is_up()
+        starting.is_up()
         if front.warning:
             say(front.warning)
         say(record.listening())
         memory.leave_alone_what_is_there()
 
-    front = PreparedFront(name, backend, settings, sockets, is_up, starting)
+    front = PreparedFront(name, backend, settings, kept.sockets, is_up, starting)
     record = GatewayRecord.of_this_process(
-        name, front.url, settings.drain_s, front.own, front.certificate, keeper, starting.options if starting else {}
+        name=name,
+        url=front.url,
+        drain_s=settings.drain_s,
+        key=front.own,
+        certificate=front.certificate,
+        keeper=kept.keeper,
+        options=starting.options,
     )
     with handed_to(front.server.end):
         try:
-            front.server.run(sockets=sockets)
+            front.server.run(sockets=kept.sockets)
         finally:
             record.forget()
         if front.server.was_up:
             settle()
 
 
-def in_place_of(name: str, settings: FrontSettings, keeper: int, starting: Starting | None) -> FrontSettings:
+def in_place_of(name: str, settings: FrontSettings, keeper: int, starting: Starting) -> FrontSettings:
     """The settings, with the ports and the key of the one whose place it takes. Raises SlotwiseError where another one runs."""
     other = running(name)
     if other is not None and other.keeper == keeper != 0:  # who asks for its state has read its record before
         return replace(settings, listen=replace(settings.listen, grpc_port=other.grpc_port), own=other.key)
-    if other is not None and not (starting and starting.predecessor):
+    if other is not None and not starting.predecessor:
         raise already_running(other)
     return settings
 

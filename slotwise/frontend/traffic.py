@@ -51,10 +51,10 @@ class Outcomes:
 class ModelTraffic:
     """The traffic of one model. `in_flight` and `queued` are what the gateway's options say of them.
 
-    repeatable: whether a second copy of a request does no harm. takes_turns: whether what answers has senders take turns: then
-    they wait there, where it is known who can still be answered in time, but FEW, which may give way to other senders here; no
-    more than `in_flight` are there, where that is said. wait_s: as in ConcurrencyLimit. waiting: how many wait there.
-    records: so many of one request are there at most; 0: as many as have a place.
+    repeatable: whether a second copy of a request does no harm. takes_turns: whether the backend lets senders take turns, and
+    knows who can still be answered in time. Then requests wait in its queue, unless `in_flight` says how many may be there;
+    here wait no more than FEW, which may give way to other senders. wait_s: as in ConcurrencyLimit. waiting: how many wait in
+    the backend's queue. records: so many of one request are at the backend at most; 0: as many as have a place.
     """
 
     def __init__(

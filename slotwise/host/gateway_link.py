@@ -13,7 +13,6 @@ import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from slotwise import log_format
@@ -85,15 +84,16 @@ class GatewayLink:
         about = self.host.about
         self.own = about["own"]
         record = GatewayRecord.of_this_process(
-            self.name,
-            about["url"],
-            about["drain_s"],
-            about["own"],
-            about["certificate"],
-            self.kept.keeper,
-            self.starting.options,
+            name=self.name,
+            url=about["url"],
+            drain_s=about["drain_s"],
+            key=about["own"],
+            certificate=about["certificate"],
+            grpc=about["grpc"],
+            keeper=self.kept.keeper,
+            handover=handover.address,
+            options=self.starting.options,
         )
-        record = replace(record, grpc=about["grpc"], handover=handover.address)
         record.save()
         self.starting.is_up()
         if about["warning"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -24,6 +24,37 @@ LOADING_S = 120.0  # so long who starts a host has for its models, and a gateway
 MOST_NAMES, LONGEST_NAME = 1000, 100  # of one model's metrics: a handler may make up a name for every request
 
 WorkerNumbers = dict[tuple[str, str], float]  # of a metric: by model and HTTP status
+ENDS = ("died", "slow", "silent", "protocol", "start", "memory")
+
+# The metrics of every version, and what they mean. Some have a label of their own.
+GAUGES = {
+    "slotwise_host_waiting_requests": "Requests that wait for a worker.",
+    "slotwise_host_aside_requests": "Requests that wait, too late for the target, while others go first.",
+    "slotwise_host_oldest_waiting_seconds": "How long the request waits that has waited for longest.",
+    "slotwise_host_suspected_requests": "Requests that go alone, because a worker died that had them.",
+    "slotwise_host_open_requests": "Admitted requests without an outcome yet; 0 at rest.",
+    "slotwise_host_ready_workers": "Workers that take requests.",
+    "slotwise_host_asleep": "1 while a model sleeps, because nobody asks it.",
+    "slotwise_host_wanted_workers": "Workers that a model is to have.",
+    "slotwise_host_worker_memory_bytes": "What all workers take, memory that they share counted in each.",
+    "slotwise_host_batch_cost_seconds": "A batch of n takes batch + n request seconds.",
+}
+COUNTERS = {
+    "slotwise_host_requests": "Admitted requests by how they ended.",
+    "slotwise_host_batches": "Batches that are over.",
+    "slotwise_host_refused": "Requests refused at a full queue, or as too late.",
+    "slotwise_host_batch_choices": 'Batches that "auto" chose, or would have chosen.',
+    "slotwise_host_batch_waits": (
+        'How often "auto" let a worker wait after a batch (pays), or not: enough, nobody, short, limit.'
+    ),
+    "slotwise_host_worker_ends": f"Workers that ended and were not told to, by reason: {', '.join(ENDS)}.",
+    "slotwise_host_worker_changes": (
+        f"Changes of the number of workers by load, made or advised, by reason: {', '.join(WHYS)}."
+    ),
+}
+LABELS = {"slotwise_host_requests": ["outcome"], "slotwise_host_batch_cost_seconds": ["part"]} | {
+    f"slotwise_host_{name}": ["reason"] for name in ("refused", "batch_choices", "batch_waits", "worker_ends", "worker_changes")
+}
 
 
 @dataclass(eq=False)
@@ -159,104 +190,17 @@ class ModelVersions(Collector):
 
     def collect(self) -> Iterable[Metric]:
         """What Prometheus reads: the balance of each model, its workers, and what these say of themselves."""
-        labels = ["model", "version"]
-        waiting = GaugeMetricFamily("slotwise_host_waiting_requests", "Requests that wait for a worker.", labels=labels)
-        aside = GaugeMetricFamily(
-            "slotwise_host_aside_requests", "Requests that wait, too late for the target, while others go first.", labels=labels
-        )
-        still_open = GaugeMetricFamily(
-            "slotwise_host_open_requests", "Admitted requests without an outcome yet; 0 at rest.", labels=labels
-        )
-        ready = GaugeMetricFamily("slotwise_host_ready_workers", "Workers that take requests.", labels=labels)
-        outcomes = CounterMetricFamily(
-            "slotwise_host_requests", "Admitted requests by how they ended.", labels=[*labels, "outcome"]
-        )
-        cost = GaugeMetricFamily(
-            "slotwise_host_batch_cost_seconds", "A batch of n takes batch + n request seconds.", labels=[*labels, "part"]
-        )
-        batches = CounterMetricFamily("slotwise_host_batches", "Batches that are over.", labels=labels)
-        refused = CounterMetricFamily(
-            "slotwise_host_refused", "Requests refused at a full queue, or as too late.", labels=[*labels, "reason"]
-        )
-        chosen = CounterMetricFamily(
-            "slotwise_host_batch_choices", 'Batches that "auto" chose, or would have chosen.', labels=[*labels, "reason"]
-        )
-        waits = CounterMetricFamily(
-            "slotwise_host_batch_waits",
-            'How often "auto" let a worker wait after a batch (pays), or not: enough, nobody, short, limit.',
-            labels=[*labels, "reason"],
-        )
-        oldest = GaugeMetricFamily(
-            "slotwise_host_oldest_waiting_seconds", "How long the request waits that has waited for longest.", labels=labels
-        )
-        suspected = GaugeMetricFamily(
-            "slotwise_host_suspected_requests", "Requests that go alone, because a worker died that had them.", labels=labels
-        )
-        ends = CounterMetricFamily(
-            "slotwise_host_worker_ends",
-            "Workers that ended and were not told to, by reason: died, slow, silent, protocol, start, memory.",
-            labels=[*labels, "reason"],
-        )
-        taken = GaugeMetricFamily(
-            "slotwise_host_worker_memory_bytes", "What all workers take, memory that they share counted in each.", labels=labels
-        )
-        asleep = GaugeMetricFamily("slotwise_host_asleep", "1 while a model sleeps, because nobody asks it.", labels=labels)
-        wanted = GaugeMetricFamily("slotwise_host_wanted_workers", "Workers that a model is to have.", labels=labels)
-        changes = CounterMetricFamily(
-            "slotwise_host_worker_changes",
-            "Changes of the number of workers by load, made or advised, by reason: busy, late, idle, useless, failed, share.",
-            labels=[*labels, "reason"],
-        )
+        families = {
+            name: kind(name, text, labels=["model", "version", *LABELS.get(name, ())])
+            for kind, texts in ((GaugeMetricFamily, GAUGES), (CounterMetricFamily, COUNTERS))
+            for name, text in texts.items()
+        }
         for served in list(self.all()):
-            queue = served.queue
-            of = [served.settings.name, served.settings.version]
-            waiting.add_metric(of, len(queue.waiting))
-            aside.add_metric(of, queue.waiting.aside)
-            now = queue.loop.time()
-            oldest.add_metric(of, now - min((one.came_at for one in queue.waiting), default=now))
-            suspected.add_metric(of, len(queue.suspects))
-            for reason in ("died", "slow", "silent", "protocol", "start", "memory"):
-                ends.add_metric([*of, reason], served.ends[reason])
-            still_open.add_metric(of, served.ledger.open)
-            ready.add_metric(of, len(served.queue.workers))
-            asleep.add_metric(of, served.asleep)
-            wanted.add_metric(of, served.wanted)
-            chooser = self.by_load.get(served)
-            for cause in WHYS:
-                changes.add_metric([*of, cause], chooser.counts[cause] if chooser else 0)
-            taken.add_metric(of, sum(resident_bytes(link.pid) for link in served.links))
-            for outcome, count in served.ledger.ended.items():
-                outcomes.add_metric([*of, outcome], count)
-            learned = queue.dispatcher.cost
-            if learned.known:
-                cost.add_metric([*of, "batch"], learned.each_s)
-                cost.add_metric([*of, "request"], learned.request_s)
-            batches.add_metric(of, learned.batches)
-            for why in ("full", "late"):
-                refused.add_metric([*of, why], queue.dispatcher.refused[why])
-            for choice in ("all", "target", "late"):
-                chosen.add_metric([*of, choice], queue.dispatcher.chosen[choice])
-            for wait in WAITS:
-                waits.add_metric([*of, wait], queue.dispatcher.waits[wait])
-        yield from (
-            waiting,
-            aside,
-            oldest,
-            suspected,
-            still_open,
-            ready,
-            asleep,
-            wanted,
-            changes,
-            taken,
-            ends,
-            outcomes,
-            cost,
-            batches,
-            refused,
-            chosen,
-            waits,
-        )
+            version = [served.settings.name, served.settings.version]
+            for name, number in _numbers(served, self.by_load.get(served)).items():
+                for label, one in number.items() if isinstance(number, Mapping) else [(None, number)]:
+                    families[name].add_metric(version if label is None else [*version, label], one)
+        yield from families.values()
         for name, values in [*self.gauges.items(), *self.counts.items()]:
             if self.told_elsewhere(name):
                 continue
@@ -264,3 +208,28 @@ class ModelVersions(Collector):
             for (model, code), value in list(values.items()):
                 metric.add_sample(name, {"ModelName": model, "Code": code}, value)
             yield metric
+
+
+def _numbers(served: ServedModel, chooser: WorkersByLoad | None) -> dict[str, float | Mapping[str, float]]:
+    """A version's number in each metric; where that has a label of its own, the numbers by its values."""
+    queue, dispatcher = served.queue, served.queue.dispatcher
+    now, cost = queue.loop.time(), dispatcher.cost
+    return {
+        "slotwise_host_waiting_requests": len(queue.waiting),
+        "slotwise_host_aside_requests": queue.waiting.aside,
+        "slotwise_host_oldest_waiting_seconds": now - min((one.came_at for one in queue.waiting), default=now),
+        "slotwise_host_suspected_requests": len(queue.suspects),
+        "slotwise_host_open_requests": served.ledger.open,
+        "slotwise_host_ready_workers": len(queue.workers),
+        "slotwise_host_asleep": served.asleep,
+        "slotwise_host_wanted_workers": served.wanted,
+        "slotwise_host_worker_memory_bytes": sum(resident_bytes(link.pid) for link in served.links),
+        "slotwise_host_batch_cost_seconds": {"batch": cost.each_s, "request": cost.request_s} if cost.known else {},
+        "slotwise_host_requests": {str(outcome): count for outcome, count in served.ledger.ended.items()},
+        "slotwise_host_batches": cost.batches,
+        "slotwise_host_refused": {why: dispatcher.refused[why] for why in ("full", "late")},
+        "slotwise_host_batch_choices": {why: dispatcher.chosen[why] for why in ("all", "target", "late")},
+        "slotwise_host_batch_waits": {why: dispatcher.waits[why] for why in WAITS},
+        "slotwise_host_worker_ends": {why: served.ends[why] for why in ENDS},
+        "slotwise_host_worker_changes": {why: chooser.counts[why] if chooser else 0 for why in WHYS},
+    }

@@ -20,7 +20,6 @@ from slotwise.errors import SlotwiseError
 from slotwise.interrupts import held
 
 if TYPE_CHECKING:
-    from slotwise.client.management import ManagementClient
     from slotwise.server.record import ServerRecord
 
 TIMEOUT_S = 60.0

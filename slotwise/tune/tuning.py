@@ -32,7 +32,6 @@ from slotwise.worker.separability.about import version_of
 if TYPE_CHECKING:
     from slotwise.archive.archive_info import ArchiveInfo
     from slotwise.server.record import ServerRecord
-    from slotwise.tune.live_bench import LiveBench
 
 FINALISTS = 3
 OFFLINE_SIZES = (1, 4, 16, 32)

@@ -17,10 +17,10 @@ import numpy as np
 
 from slotwise.errors import SlotwiseError
 from slotwise.worker.inputs.images import Recipe, decode_rgb
+from slotwise.worker.slot_errors import SlotError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-from slotwise.worker.slot_errors import SlotError
 
 BRIGHTNESS = (1.0, 0.8, 1.25)
 SETTLED = 16

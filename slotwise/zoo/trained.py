@@ -64,10 +64,11 @@ def _check_training(folder: Path, spec: ModelSpec, start: Start) -> None:
     facts = json.loads((folder / FACTS).read_text("utf-8"))
     if facts.get(DIGEST) not in (None, file_sha256(folder / WEIGHTS)):
         raise SlotwiseError(f"{folder / FACTS} is about other weights than those beside it", "train again")
-    for key, now in (("labels", list(spec.labels)), ("input", preprocessing(spec, start)), ("network", start.network)):
-        if facts[key] != now:
-            changed = [part for part in now if facts[key].get(part) != now[part]] if isinstance(now, dict) else [key]
+    trained = {"labels": facts["labels"], **facts["input"], "network": facts["network"]}
+    now = {"labels": list(spec.labels), **preprocessing(spec, start), "network": start.network}
+    for key in {**now, **trained}:
+        if trained.get(key) != now.get(key):
             raise SlotwiseError(
-                f"{folder / 'model.toml'} has another {changed[0]} than these weights were trained with",
-                f"train again, or restore {json.dumps(facts[key][changed[0]] if isinstance(now, dict) else facts[key])}",
+                f"{folder / 'model.toml'} has another {key} than these weights were trained with",
+                f"train again, or restore {json.dumps(trained.get(key))}",
             )

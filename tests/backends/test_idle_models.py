@@ -19,6 +19,7 @@ from slotwise.backends.local.served_model import ServedModel
 from slotwise.host import idle_models
 from slotwise.host.idle_models import IdleModels
 from tests.backends.test_served_model import Asked, settings
+from tests.support.waiting import until_true
 
 __all__ = ["settings"]  # the fixture
 
@@ -52,20 +53,12 @@ def asked(model: ServedModel, body: str) -> Asked:
     return Asked(model.settings.name, time.monotonic() + 120, f"r-{body}", "/predictions/m", {}, body.encode())
 
 
-async def until(true: object, seconds: float = 10.0) -> None:
-    for _ in range(int(seconds / 0.02)):
-        if true():  # type: ignore[operator]
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it does not come to that")
-
-
 def test_a_model_that_nobody_asks_sleeps_and_the_next_request_waits_for_it(settings: ModelSettings) -> None:
     async def history() -> None:
         async with several(dataclasses.replace(settings, idle_timeout_s=0.5), 1) as (_, (model,)):
             first = model.links[0].pid
             assert (await model.answer(asked(model, "1"))).body == b"answer to 1"
-            await until(lambda: model.asleep and not model.links)
+            await until_true(lambda: model.asleep and not model.links)
             assert [worker.status for worker in model.workers()] == ["ASLEEP"]
             answers = await asyncio.gather(*(model.answer(asked(model, str(i))) for i in range(9)))
             assert [answer.body for answer in answers] == [f"answer to {i}".encode() for i in range(9)]
@@ -105,7 +98,7 @@ def test_who_does_not_want_to_wait_gets_503_and_it_wakes_up(settings: ModelSetti
             with pytest.raises(Refused, match="is being woken up") as refused:
                 await model.answer(asked(model, "1"))
             assert (refused.value.status, refused.value.retry_after_s is not None) == (503, True)
-            await until(lambda: not model.asleep and model.is_ready)
+            await until_true(lambda: not model.asleep and model.is_ready)
             assert (await model.answer(asked(model, "2"))).status == 200
 
     asyncio.run(history())
@@ -119,7 +112,7 @@ def test_models_of_which_a_few_fit_answer_a_skewed_load_and_lose_nothing(setting
         async with several(settings, count, 1) as (idle, models):
             size = max(idle.sizes.values())
             idle.budget_bytes = int((fit + 0.5) * size)
-            await until(lambda: sum(not model.asleep for model in models) <= fit)
+            await until_true(lambda: sum(not model.asleep for model in models) <= fit)
             most = 0
 
             async def client(number: int) -> None:
@@ -144,7 +137,7 @@ def test_where_all_are_busy_the_others_get_their_turn(settings: ModelSettings) -
     async def history() -> None:
         async with several(settings, 2) as (idle, (busy, other)):
             other.sleep()
-            await until(lambda: not other.links)
+            await until_true(lambda: not other.links)
             idle.sizes = {busy.id: 10, other.id: 10}
             idle.budget_bytes = 15
             going = True
@@ -170,7 +163,7 @@ def test_one_that_is_larger_than_everything_is_woken_up_alone(settings: ModelSet
     async def history() -> None:
         async with several(settings, 2) as (idle, (one, other)):
             idle.budget_bytes = 1
-            await until(lambda: one.asleep and other.asleep)
+            await until_true(lambda: one.asleep and other.asleep)
             assert (await asyncio.wait_for(one.answer(asked(one, "1")), 20)).status == 200
             assert (await asyncio.wait_for(other.answer(asked(other, "2")), 20)).status == 200
 
@@ -181,12 +174,12 @@ def test_a_worker_that_is_replaced_says_nothing_of_how_long_waking_takes(setting
     async def history() -> None:
         async with several(settings, 1) as (_, (model,)):
             model.sleep()
-            await until(lambda: not model.links)
+            await until_true(lambda: not model.links)
             await model.answer(asked(model, "1"))
             took_s = model.start_s
             before = model.links[0].pid
             model.links[0].end("it is ended")
-            await until(lambda: model.is_ready and model.links[0].pid != before)
+            await until_true(lambda: model.is_ready and model.links[0].pid != before)
             assert model.start_s == took_s < 30
 
     asyncio.run(history())
@@ -197,9 +190,9 @@ def test_who_waits_for_a_model_that_sleeps_is_answered_when_it_is_unregistered(s
         async with several(settings, 1) as (_, (model,)):
             model.sleep()
             model.asked_asleep = lambda model: None  # nobody has come to wake it yet
-            await until(lambda: not model.links)
+            await until_true(lambda: not model.links)
             answer = asyncio.create_task(model.answer(asked(model, "1")))
-            await until(lambda: len(model.queue.waiting) == 1)
+            await until_true(lambda: len(model.queue.waiting) == 1)
             await model.close(20)
             assert (await answer).body == b"answer to 1"
 
@@ -212,7 +205,7 @@ def test_a_start_that_failed_before_it_slept_refuses_nobody_who_wakes_it(setting
             idle.budget_bytes = max(idle.sizes.values(), default=0) or 1
             model.failure = "it ended with -9"
             model.sleep()
-            await until(lambda: not model.links)
+            await until_true(lambda: not model.links)
             answers = await asyncio.wait_for(
                 asyncio.gather(*(one.answer(asked(one, f"{i}")) for i in range(4) for one in (model, other))), 30
             )
@@ -226,7 +219,7 @@ def test_what_a_worker_had_in_hand_when_it_died_wakes_its_model(settings: ModelS
     async def history() -> None:
         async with several(settings, 1) as (_, (model,)):
             answers = [asyncio.create_task(model.answer(asked(model, body))) for body in ("slow", "1", "2")]
-            await until(lambda: any(worker.in_hand for worker in model.queue.workers))
+            await until_true(lambda: any(worker.in_hand for worker in model.queue.workers))
             model.sleep()
             os.kill(model.links[0].pid, signal.SIGKILL)
             found = await asyncio.wait_for(asyncio.gather(*answers), 30)
@@ -241,13 +234,13 @@ def test_one_that_does_not_end_keeps_nobody_from_waking_up(settings: ModelSettin
     async def history() -> None:
         async with several(dataclasses.replace(settings, response_timeout_s=60.0), 3, 1) as (idle, models):
             size = max(idle.sizes.values())
-            await until(lambda: all(model.asleep for model in models[:2]))
+            await until_true(lambda: all(model.asleep for model in models[:2]))
             idle.budget_bytes = int(2.5 * size)
             hanging, free, wanted = models
             first = asyncio.create_task(hanging.answer(asked(hanging, "hang")))
             await free.answer(asked(free, "1"))
-            await until(lambda: any(worker.in_hand for worker in hanging.queue.workers))
-            await until(lambda: wanted.asleep or not wanted.ledger.open)
+            await until_true(lambda: any(worker.in_hand for worker in hanging.queue.workers))
+            await until_true(lambda: wanted.asleep or not wanted.ledger.open)
             wanted.sleep()
             hanging.sleep()
             assert (await asyncio.wait_for(wanted.answer(asked(wanted, "2")), 15)).body == b"answer to 2"

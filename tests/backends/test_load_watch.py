@@ -24,6 +24,7 @@ from slotwise.host.model_host import OwnHost
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.workers_by_load import WorkersByLoad
 from tests.backends.test_served_model import asked, settings
+from tests.support.waiting import until_true
 
 __all__ = ["settings"]  # the fixture
 
@@ -50,17 +51,11 @@ async def following(
     watch.add(served, chooser)
     watching = asyncio.create_task(watch.watch())
     try:
-        await until(lambda: served.is_ready)
+        await until_true(lambda: served.is_ready)
         yield served, chooser, loaded
     finally:
         watching.cancel()
         await loaded.close()
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 @asynccontextmanager
@@ -114,13 +109,13 @@ def test_of_two_models_each_has_its_share_of_the_cores_and_more_while_they_are_f
             watch.add(served, WorkersByLoad(1, 2, share=1, name=served.id))
         watching = asyncio.create_task(watch.watch())
         try:
-            await until(lambda: one.is_ready and other.is_ready)
+            await until_true(lambda: one.is_ready and other.is_ready)
             async with clients(one) as wrong:
-                await until(lambda: len(one.queue.workers) == 2)
+                await until_true(lambda: len(one.queue.workers) == 2)
                 async with clients(other) as wrong_there:
-                    await until(lambda: one.wanted == len(one.links) == 1)
+                    await until_true(lambda: one.wanted == len(one.links) == 1)
                     assert other.wanted == 1
-                await until(lambda: len(one.queue.workers) == 2)
+                await until_true(lambda: len(one.queue.workers) == 2)
             assert wrong == wrong_there == []
             assert one.ledger.ended["answered"] == one.ledger.admitted
             assert loaded.by_load[one].counts["share"] == 1
@@ -140,10 +135,10 @@ def test_workers_come_with_the_load_and_go_with_it(settings: ModelSettings) -> N
     async def history() -> None:
         async with following(settings, 3) as (served, chooser, loaded):
             async with clients(served) as wrong:
-                await until(lambda: len(served.queue.workers) == 3)
-            await until(lambda: served.wanted == 1 and len(served.links) == 1)
+                await until_true(lambda: len(served.queue.workers) == 3)
+            await until_true(lambda: served.wanted == 1 and len(served.links) == 1)
             async with clients(served) as wrong_again:
-                await until(lambda: len(served.queue.workers) == 3)
+                await until_true(lambda: len(served.queue.workers) == 3)
             assert wrong == wrong_again == []
             assert served.ledger.ended["answered"] == served.ledger.admitted > 0
             assert not served.ends
@@ -167,7 +162,7 @@ def test_workers_that_die_meanwhile_change_no_choice(settings: ModelSettings) ->
                 if ready:
                     os.kill(ready[0].pid, signal.SIGKILL)
                 await asyncio.sleep(0.3)
-            await until(lambda: len(served.queue.workers) == 3)
+            await until_true(lambda: len(served.queue.workers) == 3)
             assert wrong == []
             assert set(chooser.counts) <= {"busy", "idle"}  # idle: clients of a busy machine are
 
@@ -177,7 +172,7 @@ def test_workers_that_die_meanwhile_change_no_choice(settings: ModelSettings) ->
 def test_there_are_no_more_than_there_is_memory_for(settings: ModelSettings) -> None:
     async def history() -> None:
         async with following(settings, 3, free_bytes=1) as (served, chooser, _), clients(served) as wrong:
-            await until(lambda: "no memory" in chooser.choice)
+            await until_true(lambda: "no memory" in chooser.choice)
             assert served.wanted == 1
             assert wrong == []
 
@@ -187,7 +182,7 @@ def test_there_are_no_more_than_there_is_memory_for(settings: ModelSettings) -> 
 def test_advice_is_only_said(settings: ModelSettings) -> None:
     async def history() -> None:
         async with following(settings, 3, advise=True) as (served, chooser, _), clients(served) as wrong:
-            await until(lambda: chooser.counts["busy"])
+            await until_true(lambda: chooser.counts["busy"])
             assert chooser.choice.startswith("it would choose")
             assert served.wanted == len(served.links) == 1
             assert wrong == []
@@ -202,8 +197,8 @@ def test_one_that_does_not_start_leaves_those_that_do(settings: ModelSettings) -
             text = framed.read_text()
             framed.write_text("raise SystemExit('no library')")
             async with clients(served) as wrong:
-                await until(lambda: chooser.counts["failed"])
-                await until(lambda: served.wanted == len(served.links) == 1)
+                await until_true(lambda: chooser.counts["failed"])
+                await until_true(lambda: served.wanted == len(served.links) == 1)
             framed.write_text(text)
             assert wrong == []
             assert served.is_ready

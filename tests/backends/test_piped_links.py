@@ -23,6 +23,7 @@ from slotwise.backends.local.piped_link import PipedLink
 from slotwise.backends.local.served_model import ServedModel
 from slotwise.backends.local.worker_link import Measured
 from tests.backends.test_served_model import asked, serving, settings
+from tests.support.waiting import until_true
 
 __all__ = ["settings"]  # the fixture
 
@@ -64,12 +65,6 @@ class Answering:
         """Nothing is open."""
 
 
-async def until(true: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not true():
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.parametrize("error", [BlockingIOError(11, "none is to be had"), OSError(28, "none is to be had"), RuntimeError()])
 def test_a_start_that_fails_in_whatever_way_is_tried_again(
     piped: ModelSettings, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -86,10 +81,10 @@ def test_a_start_that_fails_in_whatever_way_is_tried_again(
 
     async def history() -> None:
         async with serving(piped, 1) as served:
-            await until(lambda: type(error).__name__ in served.failure)
+            await until_true(lambda: type(error).__name__ in served.failure)
             with pytest.raises(Refused, match="do not start"):
                 await served.answer(asked("1"))
-            await until(lambda: served.is_ready)
+            await until_true(lambda: served.is_ready)
             assert (len(starts), served.ends["start"]) == (3, 2)
             assert (await served.answer(asked("1"))).body == b"1"
 
@@ -149,10 +144,10 @@ def test_one_that_still_starts_is_ended_with_its_model(piped: ModelSettings, mon
     async def history() -> None:
         served = ServedModel(piped)
         served.scale(1)
-        await until(lambda: served.links)
+        await until_true(lambda: served.links)
         (link,) = served.links
         assert isinstance(link, PipedLink)
-        await until(lambda: link.starting)
+        await until_true(lambda: link.starting)
         await served.close(0.1)
         assert link.starting is not None
         assert link.starting.wait(5) == -9

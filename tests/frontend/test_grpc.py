@@ -22,21 +22,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slotwise.backends.remote.remote_backend import RemoteBackend
-from slotwise.backends.remote.server_view import server_view
 from slotwise.errors import SlotwiseError
-from slotwise.frontend import process, serve
+from slotwise.frontend import process
 from slotwise.frontend.admission import keys
 from slotwise.frontend.admission.keys import KeyFile
 from slotwise.frontend.certificates import CertificateFiles
-from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.grpc import open_inference as open_inference_grpc
 from slotwise.frontend.grpc.call import LONGEST_MESSAGE
 from slotwise.frontend.grpc.message_table import MOST_FIELDS
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, MESSAGES, SERVICE
 from slotwise.frontend.grpc.server import GrpcServer, InferenceService
 from slotwise.frontend.http.client_connections import ConnectionLimits
-from slotwise.frontend.listening import ListenAddress
+from slotwise.frontend.listening import ListenAddress, bound
 from slotwise.frontend.protocols.records import MOST_PIECES, MOST_RECORDS, ModelInput, ProtocolFault
 from tests.support.certificates import certificate
 from tests.support.grpc_client import Call, client_of
@@ -399,9 +396,8 @@ async def test_a_process_says_where_it_listens_and_ends_in_order(tmp_path: Path,
         (tmp_path / "default").mkdir()
         server.record(tmp_path / "default").save()
         listen = ListenAddress(port=0, translation_port=-1, grpc_port=server.port)
-        settings = serve.FrontSettings(listen, GatewayOptions(), serve.Access())
         with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
-            serve.serve("default", RemoteBackend(server_view("default"), 60.0), settings, print)
+            bound(listen)
         record = await asyncio.to_thread(process.start_detached, "default", [*options, "--grpc-port", "0"])
         try:
             async with client_of(record.grpc) as call:

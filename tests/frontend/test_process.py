@@ -23,8 +23,10 @@ from slotwise.backends.remote.server_view import server_view
 from slotwise.errors import SlotwiseError
 from slotwise.frontend import process, serve
 from slotwise.frontend.frontend import GatewayOptions
+from slotwise.frontend.keeper import Kept
 from slotwise.frontend.listening import ListenAddress
 from slotwise.frontend.process import GatewayRecord
+from slotwise.frontend.succession import Starting
 from slotwise.profiles.ports import Ports
 
 from .standin import StandIn
@@ -120,7 +122,10 @@ async def test_the_end_waits_as_long_as_a_request_may_take(server: StandIn, monk
     configs: list[uvicorn.Config] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda self, sockets: (configs.append(self.config), sockets[0].close()))
     backend, listen = RemoteBackend(server_view("default"), 90.5), ListenAddress(port=0, translation_port=-1)
-    serve.serve("default", backend, serve.FrontSettings(listen, GatewayOptions(timeout_s=90.5), serve.Access()), print)
+    settings = serve.FrontSettings(listen, GatewayOptions(timeout_s=90.5), serve.Access())
+    starting = Starting("default", {}, replace=False)
+    serve.serve("default", backend, settings, print, Kept(os.getpid(), starting.sockets(listen), 0), starting)
+    starting.is_up()
     assert configs[0].timeout_graceful_shutdown == 92
     record = await start(*OPTIONS, "--timeout-s", "90.5")
     assert record.drain_s == 92.3

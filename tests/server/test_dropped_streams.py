@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import psutil
@@ -15,6 +14,7 @@ import pytest
 from tests.backends.streaming_models import GENERATOR, streaming_archive
 from tests.server.conftest import Live, started
 from tests.support.seed import SEED
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -106,13 +106,6 @@ def metrics(live: Live) -> dict[str, float]:
     return {name.partition("{")[0]: float(value) for name, value in pairs}
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.1)
-
-
 @pytest.mark.parametrize(("drops", "unread"), [(60, 4), pytest.param(1000, 50, marks=pytest.mark.long)])
 def test_who_drops_or_does_not_read_costs_nobody_anything(live: Live, drops: int, unread: int) -> None:
     clients = Clients(live)
@@ -140,10 +133,10 @@ def test_who_drops_or_does_not_read_costs_nobody_anything(live: Live, drops: int
         return not any(numbers[name] for name in names)
 
     asyncio.run(storm(AT_ONCE, 1))  # what is kept after the first ones, is kept
-    wait_for(at_rest)
+    until(at_rest, "the host is not at rest")
     before = [process.memory_info().rss for process in processes]
     assert asyncio.run(storm(drops, unread)) > 0
-    wait_for(at_rest)
+    until(at_rest, "the host is not at rest")
     grown = [process.memory_info().rss - was for process, was in zip(processes, before, strict=True)]
     assert max(grown) < KEPT_MIB * MIB, grown
     assert live.pids("words") == [process.pid for process in processes[1:]]

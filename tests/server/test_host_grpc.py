@@ -8,7 +8,6 @@ import re
 import signal
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from tests.server.conftest import BATCHES, Live, build_handler, started
 from tests.server.grpc_calls import CALLS, MORE, REASONS, unexpected
 from tests.support.deployments import TORCHSERVE, deployed
 from tests.support.torchserve_client import TorchServeClient, client_of
+from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "host-apis.md"
 PATIENCE_S = 90.0
@@ -112,8 +112,8 @@ def test_who_has_no_worker_may_come_again_and_who_hangs_up_leaves_nothing(host: 
             late = [threads.submit(ours.ask, method, **asked) for method in 4 * ("Predictions", "StreamPredictions")]
         assert {one.result().code for one in late} == {"DEADLINE_EXCEEDED"}
         assert ours.predict("faults", b"4").value == {"answer": 9.0}
-        _wait_for(lambda: 'slotwise_host_open_requests{model="faults",version="1.0"} 0.0' in _metrics(host))
-        _wait_for(lambda: "\nslotwise_gateway_memory_bytes 0.0\n" in _metrics(host))
+        until(lambda: 'slotwise_host_open_requests{model="faults",version="1.0"} 0.0' in _metrics(host), "it is open")
+        until(lambda: "\nslotwise_gateway_memory_bytes 0.0\n" in _metrics(host), "its memory is taken")
         assert httpx.put(
             f"{host.record.management_url}/models/faults",
             params={"min_worker": 0, "synchronous": "true"},
@@ -125,13 +125,6 @@ def test_who_has_no_worker_may_come_again_and_who_hangs_up_leaves_nothing(host: 
 
 def _metrics(host: Live) -> str:
     return httpx.get(f"{host.record.metrics_url}/metrics", timeout=PATIENCE_S).text
-
-
-def _wait_for(condition: object) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.mark.server
@@ -187,10 +180,10 @@ def test_what_is_asked_when_the_host_ends_is_answered(grpc_store: Path, tmp_path
         host.management.register("spare.mar", **(BATCHES | {"max_batch_delay": 0}))
         host.management.wait_ready("spare")
         asked = threads.submit(client.predict, "spare", b"sleep 2")
-        _wait_for(lambda: 'slotwise_host_open_requests{model="spare",version="1.0"} 1.0' in _metrics(host))
+        until(lambda: 'slotwise_host_open_requests{model="spare",version="1.0"} 1.0' in _metrics(host), "it has not come")
         os.kill(host.record.pid, signal.SIGTERM)
         assert asked.result().code == "OK"
-        _wait_for(lambda: not host.record.alive())
+        until(lambda: not host.record.alive(), "the host runs")
 
 
 def test_the_messages_are_those_of_the_torchserve_that_is_installed() -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.server.event_client import EVENTS, PATIENCE_S, client_to, events
 from tests.server.test_serve import slotwise
 from tests.support.archives import unproven
 from tests.support.torchserve_client import Outcome, TorchServeClient, client_of
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -141,10 +141,7 @@ def test_who_hangs_up_frees_the_slot(live: Live, client: httpx.Client) -> None:
 
 
 def wait_for_metric(live: Live, line: str) -> None:
-    until = time.monotonic() + PATIENCE_S
-    while line not in httpx.get(f"{live.record.metrics_url}/metrics", trust_env=False).text:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: line in httpx.get(f"{live.record.metrics_url}/metrics", trust_env=False).text, line)
 
 
 def test_torchserves_grpc_gives_a_message_a_piece(calls: TorchServeClient) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +27,7 @@ from tests.support.running import ask_processes, command_lines
 from tests.support.sagemaker import runtime_client
 from tests.support.sleeper import sleeper
 from tests.support.tuning import state, tuner
+from tests.support.waiting import until
 
 from .bursts import burst, counting
 from .conftest import BATCH_SIZE, BATCHES, RAY_PATIENCE_S, Live, build_handler, changed_archive_is_refused, started
@@ -68,14 +69,6 @@ pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 CLIENTS = 8
 WAITING = 32  # requests of a model that may wait
-
-
-def until(true: Callable[[], object], what: str) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + RAY_PATIENCE_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.3)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +19,7 @@ from slotwise.server import hidden_arguments
 from slotwise.server.lifecycle import check_can_start
 from slotwise.server.triton import process as triton_process
 from slotwise.server.triton import server as triton_server
+from tests.support.waiting import until
 
 
 def install(monkeypatch: pytest.MonkeyPatch, root: Path | None) -> None:
@@ -139,13 +139,6 @@ class Loading:
         return {"m"} if self.loaded else set()
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_it_is_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -167,15 +160,15 @@ def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_
     threading.Thread(target=host._look_after, daemon=True).start()
     try:
         host.scale(model(2))
-        until(lambda: api.loaded == 2 and not host.lost)
+        until(lambda: api.loaded == 2 and not host.lost, "it is not loaded")
         host.scale(model(9))
-        until(lambda: host.failures == {"m": "out of memory"})
+        until(lambda: host.failures == {"m": "out of memory"}, "it did not fail")
         time.sleep(0.1)
         assert (api.loaded, api.unloads, api.asked) == (2, 0, 2)
         api.most, api.loaded = 1, 1  # one has died, and something else has taken the memory
-        until(lambda: api.unloads == 1 and host.failures == {"m": "out of memory"})
+        until(lambda: api.unloads == 1 and host.failures == {"m": "out of memory"}, "it stays loaded")
         api.most = 2
-        until(lambda: api.loaded == 2 and not host.failures)
+        until(lambda: api.loaded == 2 and not host.failures, "it is not loaded again")
         assert api.unloads == 1
     finally:
         host.closing.set()

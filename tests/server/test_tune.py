@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.server.conftest import Live, started
 from tests.support.mounts import mount
 from tests.support.sleeper import sleeper
 from tests.support.tuning import state, tuner
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -37,14 +38,6 @@ def with_standin(kind: str, folder: Path) -> Iterator[Live]:
         server.management.register("standin.mar", batch_size=4, max_batch_delay=7, initial_workers=1)
         server.management.wait_ready("standin")
         yield server
-
-
-def until(true: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Wait for it."""
-    stop_at = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < stop_at, what
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("live", ["torchserve"], indirect=True)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ from slotwise.client.management import ManagementClient
 from slotwise.errors import SlotwiseError
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
+from tests.support.waiting import until
 
-PATIENCE_S = 240.0
 SILENT_S = "6"
 
 
@@ -50,16 +50,6 @@ def slotwise(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 COMMAND = [sys.executable, "-m", "slotwise.cli"]
-
-
-def until(found: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        value = found()
-        if value:
-            return value
-        time.sleep(0.2)
-    raise AssertionError(f"not within {PATIENCE_S:.0f} s: {what}")
 
 
 def record(folder: Path) -> ServerRecord | None:

@@ -30,6 +30,7 @@ def test_each_kind_of_padding(kind: str, sizes: list[int], padded: list[int], li
     assert padding.shrinks is shrinks
     assert [padding.next_limit(size) for size in (8, 3, 1)] == [4, 1, 0]
     assert Padding(kind, 1).sizes() == [1]
+    assert Padding("static", 8).size(2, 3) == 4, "a limit between two rungs"
 
 
 def test_a_padding_that_there_is_not_is_named() -> None:

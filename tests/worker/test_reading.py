@@ -15,7 +15,6 @@ from slotwise.worker.environment.settings import pin_gpu
 from slotwise.worker.hosts import reading
 from slotwise.worker.hosts.java.context import ServerContext
 from slotwise.worker.hosts.reading import RepeatedParts, bodies, deadline_s
-from slotwise.worker.padding import Padding, ladder, pad_sequences
 from tests.worker.toy import RawContext
 
 
@@ -196,20 +195,3 @@ def test_workers_share_the_cores() -> None:
     assert Settings(workers=2, threads=8).within_budget(8).threads == 4
     assert Settings(workers=9).within_budget(8).threads == 1
     assert Settings(workers=2, decode_threads=8).within_budget(8).decode_threads == 8
-
-
-def test_padding_goes_up_to_the_next_rung() -> None:
-    assert ladder(12) == [12, 6, 3, 1]
-    assert [Padding("bucketed", 8).size(m, 8) for m in (1, 2, 3, 5, 8)] == [1, 2, 4, 8, 8]
-    assert [Padding("static", 8).size(m, 8) for m in (1, 3, 8)] == [8, 8, 8]
-    assert Padding("static", 8).size(2, 3) == 4
-    assert Padding("none", 8).sizes() == [8, 1]
-    for wrong in (("odd", 8), ("none", 0)):
-        with pytest.raises(ValueError):
-            Padding(*wrong)
-
-
-def test_sequences_become_one_rectangle_and_a_mask() -> None:
-    ids, mask = pad_sequences([[5, 6, 7], [8], []], value=1, multiple=4)
-    assert ids.tolist() == [[5, 6, 7, 1], [8, 1, 1, 1], [1, 1, 1, 1]]
-    assert mask.tolist() == [[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]]

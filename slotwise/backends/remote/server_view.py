@@ -15,7 +15,6 @@ from slotwise.server.lifecycle import ServerRecord
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
-    from slotwise.server.lifecycle import ServerRecord
 
 MAX_ANSWER_BYTES = 64 * 2**20  # or what the server itself allows, where that is more
 HEAD_BYTES = 2**20  # what an answer's head may take besides

@@ -62,19 +62,21 @@ def request(message: Any, model: ModelInput) -> InferRequest:
         raise ProtocolFault("the request must have one input")
     if raw and (len(raw) != len(message.inputs) or any(tensor.HasField("contents") for tensor in message.inputs)):
         raise ProtocolFault("raw_input_contents are one for each input, which then has no contents of its own")
-    given: list[dict[str, Any]] = []
+    inputs: list[dict[str, Any]] = []
     for place, tensor in enumerate(message.inputs):
         about = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
-        said = _parameters(tensor)
-        said.pop("binary_data_size", None)
-        filled = {} if raw else {"data": _contents(tensor)}
-        given.append({**about, **filled, "parameters": {**said, "binary_data_size": len(raw[place])} if raw else said})
+        parameters = {name: value for name, value in _parameters(tensor).items() if name != "binary_data_size"}
+        if raw:
+            parameters["binary_data_size"] = len(raw[place])
+        else:
+            about["data"] = _contents(tensor)
+        inputs.append({**about, "parameters": parameters})
     binary = raw[0] if len(raw) == 1 else b"".join(raw)
-    sent_records = open_inference.read_records(given, memoryview(binary), model)
+    sent_records = open_inference.read_records(inputs, memoryview(binary), model)
     outputs = [{"name": output.name, "parameters": _parameters(output)} for output in message.outputs]
-    asked = {"outputs": outputs, "parameters": _parameters(message)}
-    wanted = dict.fromkeys(open_inference.wanted(asked, model), bool(raw))
-    return infer_request(sent_records, message.id, wanted, model)
+    content = {"outputs": outputs, "parameters": _parameters(message)}
+    chosen = dict.fromkeys(open_inference.wanted(content, model), bool(raw))
+    return infer_request(sent_records, message.id, chosen, model)
 
 
 def _parameters(of: Any) -> dict[str, Any]:

@@ -24,15 +24,15 @@ MIXED = "its records were answered by two archives of the model"
 
 
 @dataclass
-class _Sent:
-    """What is known of the records that were sent. refusals: of them. by: who answered; repeatable: all may be sent again."""
+class _RecordsAttempt:
+    """One attempt to have all records answered. refusals: of them. by: who answered. repeatable: all may be sent again."""
 
     refusals: list[Refused] = field(default_factory=list)
     by: set[AnsweredBy] = field(default_factory=set)
     repeatable: bool = True
 
 
-async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event) -> list[RecordAnswer]:
+async def answered(forward: Forward, whole: InferenceRequest, records: Found, gone: asyncio.Event) -> list[RecordAnswer]:
     """What became of each record, all by one archive, which `whole.answered_by` says. Raises Refused or ClientGone.
 
     400: several records of a sequence, each of which would begin or end it, in any order. 429, 503, 504: not all were let in.
@@ -40,16 +40,16 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
     the server keeps its place there until it is answered. Where two archives have answered, which a roll-out tries or a default
     that changes brings about, all are sent once more; 500: they must not be, 503: it was no use.
     """
-    if len(found) > 1 and any(name.startswith(SEQUENCE.decode()) for name in whole.headers):
+    if len(records) > 1 and any(name.startswith(SEQUENCE.decode()) for name in whole.headers):
         raise Refused(400, ONE_BY_ONE)
     held = whole.memory_bytes
     for _ in range(TRIES):
-        sent = _Sent()
-        answers = await _answered_once(forward, whole, found, gone, sent)
-        if len(sent.by) < 2:
-            whole.answered_by = next(iter(sent.by), whole.answered_by)
+        attempt = _RecordsAttempt()
+        answers = await _answered_once(forward, whole, records, gone, attempt)
+        if len(attempt.by) < 2:
+            whole.answered_by = next(iter(attempt.by), whole.answered_by)
             return answers
-        if not sent.repeatable:
+        if not attempt.repeatable:
             raise Refused(500, f"{MIXED}, and must not be sent twice")
         whole.one_archive = True
         del answers
@@ -58,18 +58,18 @@ async def answered(forward: Forward, whole: InferenceRequest, found: Found, gone
 
 
 async def _answered_once(
-    forward: Forward, whole: InferenceRequest, found: Found, gone: asyncio.Event, known: _Sent
+    forward: Forward, whole: InferenceRequest, records: Found, gone: asyncio.Event, attempt: _RecordsAttempt
 ) -> list[RecordAnswer]:
-    records = {i: record for i, record in enumerate(found) if isinstance(record, RecordBody)}
+    to_send = {i: record for i, record in enumerate(records) if isinstance(record, RecordBody)}
     sent: dict[int, asyncio.Task[RecordAnswer]] = {}
-    limit, refusals = whole.traffic.limit, known.refusals
+    limit, refusals = whole.traffic.limit, attempt.refusals
     turn = limit.admit(whole.sender, whole.left_s, whole.weight, whole.priority)
-    room = asyncio.Semaphore(whole.traffic.records or max(1, len(records)))
+    room = asyncio.Semaphore(whole.traffic.records or max(1, len(to_send)))
     if not whole.one_archive:
-        whole.bill.pay(max(1, len(records)))
+        whole.bill.pay(max(1, len(to_send)))
     try:
         try:
-            for i, record in records.items():
+            for i, record in to_send.items():
                 await room.acquire()
                 if gone.is_set():
                     raise ClientGone
@@ -77,7 +77,7 @@ async def _answered_once(
                     raise refusals.pop(0)
                 await limit.enter(turn, whole.left_s, gone.wait)
                 sent[i] = asyncio.create_task(
-                    _sent(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, known)
+                    _answer_to(forward, whole, whole.for_record(i, record.body, record.content_type, limit), gone, attempt)
                 )
                 sent[i].add_done_callback(lambda _: limit.leave(turn))
                 sent[i].add_done_callback(lambda _: room.release())
@@ -90,7 +90,7 @@ async def _answered_once(
             task.cancel()
     if refusals:
         raise refusals.pop(0)
-    return [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(found)]
+    return [record if isinstance(record, RecordAnswer) else sent[i].result() for i, record in enumerate(records)]
 
 
 async def _all_of(sent: Mapping[int, asyncio.Task[RecordAnswer]]) -> None:
@@ -98,8 +98,8 @@ async def _all_of(sent: Mapping[int, asyncio.Task[RecordAnswer]]) -> None:
         await asyncio.wait(sent.values())
 
 
-async def _sent(
-    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, known: _Sent
+async def _answer_to(
+    forward: Forward, whole: InferenceRequest, request: InferenceRequest, gone: asyncio.Event, attempt: _RecordsAttempt
 ) -> RecordAnswer:
     """What the model, or the gateway, said of one record.
 
@@ -107,14 +107,14 @@ async def _sent(
     too late, or where all the answers take more memory than there is.
     """
     status, headers, body = await forward.record(request, gone)
-    known.repeatable &= request.repeatable
+    attempt.repeatable &= request.repeatable
     if request.refusal is None and request.answered_by.model:
-        known.by.add(request.answered_by)
+        attempt.by.add(request.answered_by)
     if request.refusal is not None and request.refusal.status in NOT_NOW:
-        known.refusals.append(request.refusal)
+        attempt.refusals.append(request.refusal)
     else:
         try:
             whole.hold_bytes(whole.memory_bytes + len(body))
         except Refused as refused:
-            known.refusals.append(refused.without_frames())
+            attempt.refusals.append(refused.without_frames())
     return RecordAnswer(status, body, dict(headers).get(b"content-type", b"").decode("latin-1"))

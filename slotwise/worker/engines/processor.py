@@ -56,19 +56,17 @@ def cpu_precision(requested: str) -> str:
 
 def model_name() -> str:
     """The name that the maker gave the processor; "" where the kernel does not say."""
-    try:
-        text = CPU_INFO.read_text("ascii", "replace")
-    except OSError:
-        return ""
-    names = (line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name"))
-    return next(names, "")
+    return next((line.partition(":")[2].strip() for line in _cpu_info() if line.startswith("model name")), "")
 
 
 def features() -> set[str]:
     """The names that the kernel gives to the processor's instructions; none where it does not say."""
+    return set(next((line for line in _cpu_info() if line.startswith(("flags", "Features"))), "").split())
+
+
+def _cpu_info() -> list[str]:
+    """The lines in which the kernel describes the processors; none where it does not."""
     try:
-        text = CPU_INFO.read_text("ascii", "replace")
+        return CPU_INFO.read_text("ascii", "replace").splitlines()
     except OSError:
-        return set()
-    lines = (line for line in text.splitlines() if line.startswith(("flags", "Features")))
-    return set(next(lines, "").split())
+        return []

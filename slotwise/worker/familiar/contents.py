@@ -58,20 +58,20 @@ class KeptParts:
 def kept_of(value: Any, seen: set[int] | None = None) -> list[KeptParts]:
     """All that is reached from a value; without what is too large, and what that leads to. seen: ids, of what is left out."""
     seen = set() if seen is None else seen
-    left, found, waiting = MOST_ENTRIES, list[KeptParts](), [value]
+    entries_left, kept_parts, waiting = MOST_ENTRIES, list[KeptParts](), [value]
     while waiting:
         one = waiting.pop()
         if type(one) in ATOMS or id(one) in seen:
             continue
         seen.add(id(one))
         with suppress(Exception):  # an author's own object may answer with anything, and others change it meanwhile
-            parts, size, kept = _inner(one, left)
-            if 1 + size > left:
+            parts, size, kept = _inner(one, entries_left)
+            if 1 + size > entries_left:
                 continue
-            left -= 1 + size
+            entries_left -= 1 + size
             waiting += parts
-            found += [kept] if kept else []
-    return found
+            kept_parts += [kept] if kept else []
+    return kept_parts
 
 
 def is_librarys(value: Any) -> bool:

@@ -31,14 +31,14 @@ class Look:
     def __init__(self, holders: Sequence[tuple[Any, str]], besides: Sequence[Any], names: Container[str] | None) -> None:
         self.before = [(holder, prefix, _variables(holder, prefix, names)) for holder, prefix in holders]
         self.kept = dict[str, list[KeptParts]]()
-        left, apart = MOST_IN_ALL, set(map(id, besides))
-        seen = set(apart)  # by any variable: what two of them lead to is the first one's
+        entries_left, left_out = MOST_IN_ALL, set(map(id, besides))
+        seen = set(left_out)  # by any variable: what two of them lead to is the first one's
         for _, prefix, values in self.before:
             for name, value in values.items():
-                if left > 0 and type(value) not in ATOMS:
-                    found = kept_of(value, seen if prefix else set(apart))
-                    left -= 1 + sum(len(kept.before[-1]) for kept in found)
-                    self.kept.setdefault(prefix + name, []).extend(found)
+                if entries_left > 0 and type(value) not in ATOMS:
+                    parts = kept_of(value, seen if prefix else set(left_out))
+                    entries_left -= 1 + sum(len(kept.before[-1]) for kept in parts)
+                    self.kept.setdefault(prefix + name, []).extend(parts)
         self.names = names
 
     def changed(self) -> set[str]:

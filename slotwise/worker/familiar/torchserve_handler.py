@@ -250,11 +250,12 @@ class TorchServeHandler(BatchHandler):
         if self._apart:
             yield
             return
-        known, places, had = self._effects[method].changed, self._effects[method].places.values(), set(vars(self))
-        with self._looking.at(method) as (seen, last), as_before(places, last), undone([vars(self)], last) as changed:
+        in_source, places, before = self._effects[method].changed, self._effects[method].places.values(), set(vars(self))
+        with self._looking.at(method) as (looked, last), as_before(places, last), undone([vars(self)], last) as changed:
             yield
-            made = {name for name in vars(self).keys() - had if isinstance(getattr(type(self), name, None), cached_property)}
-            if method != METHODS[-1] and (left := (changed() | seen()) - known - made):
+            new = vars(self).keys() - before
+            cached = {name for name in new if isinstance(getattr(type(self), name, None), cached_property)}
+            if method != METHODS[-1] and (left := (changed() | looked()) - in_source - cached):
                 raise LeavesSomething(left)
 
     def _run_apart(self, names: set[str]) -> None:

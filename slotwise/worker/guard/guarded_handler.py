@@ -60,14 +60,14 @@ class GuardedHandler:
             mms_frames.install()
             unreadable.install()
         once: dict[str, Any] = {}
-        if self.terms.get("once"):
-            once["pieces"] = Intermediate()
-            once["pieces"].install()
-            once |= {kind: self.terms["once"] == kind for kind in ("steps", "sequence")}
+        if why := self.terms.get("once"):
+            pieces = Intermediate()
+            pieces.install()
+            once = {"pieces": pieces, "steps": why == "steps", "sequence": why == "sequence"}
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
         limits = limits_of(raw, server=context.server)
-        kind = Once if once else Bare if self.terms.get("bare") else Guard
-        self.guard = kind(
+        guard_class = Once if once else Bare if self.terms.get("bare") else Guard
+        self.guard = guard_class(
             handle,
             metrics_of(raw, context.server),
             self.terms.get("bad_input", ()),
@@ -77,15 +77,15 @@ class GuardedHandler:
             together=not once and self.terms.get("together", True),
             **once,
         )
-        asked = self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0
-        rate = float(asked) if kind is Guard else 0.0  # no other may be asked twice
+        audit_rate = self.terms.get("audit") or profile_of_slotwise().get("audit") or 0.0
+        rate = float(audit_rate) if guard_class is Guard else 0.0  # no other may be asked twice
         if rate:
             audit = self.guard.audit_with(rate, raw, context.metric_between)
             before_every_read(PACKAGES[self.server], audit.run)
         unproven = self.guard.together and self.terms.get("proof", {}).get("separable", False) is None
         proof_s = float(profile_of_slotwise().get("proof_s", PROOF_S))
-        if kind is Guard and unproven and proof_s and context.gpu_id is None:  # a GPU rounds more
+        if guard_class is Guard and unproven and proof_s and context.gpu_id is None:  # a GPU rounds more
             self.guard.look_at_first_answers(proof_s)
-        how = "whole batches, bare" if kind is Bare else "batches" if self.guard.together else "one request at a time"
-        how += f", once ({self.terms['once']})" if once else ""
+        how = "whole batches, bare" if guard_class is Bare else "batches" if self.guard.together else "one request at a time"
+        how += f", once ({why})" if once else ""
         logger.info("slotwise guard: around %s; %s; audit %g; %s", self.terms["handler"], limits, rate, how)

@@ -126,7 +126,7 @@ class FramedHost:
         for frame in received:
             if frame.kind == frames.START:
                 self._start(frame)
-                streaming = getattr(self.local, "streaming", None)  # a guard has none
+                streaming = getattr(self.local, "streaming", None)  # a replica of Ray answers whole
                 if streaming and self.front_streams:
                     streaming(as_request).serve(self.link, received)
                     return
@@ -185,10 +185,7 @@ class FramedHost:
         else:
             answered = local.run(requests)
         self.link.begin(())
-        sent = [
-            Frame(frames.ANSWER, frame.id, frames.answer_text(answer.status, answer.content_type, answer.headers), answer.body)
-            for frame, answer in zip(batch, answered.answers, strict=True)
-        ]
+        sent = [frames.of_answer(frame.id, answer) for frame, answer in zip(batch, answered.answers, strict=True)]
         self.link.send([*told, *sent, Frame(frames.DONE, flags=frames.DEAD if local.dead else 0)])
 
     def _beat(self) -> NoReturn:

@@ -33,7 +33,10 @@ import re
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from slotwise.worker.answer import Answer
 
 VERSION = 1
 HEAD = struct.Struct("<BBHIQQ")  # kind, flags, 0, bytes of the text, bytes of the body, id
@@ -183,6 +186,11 @@ def request_about(text: bytes) -> tuple[dict[str, str], str]:
 def answer_text(status: int, content_type: str, headers: Mapping[str, str]) -> bytes:
     """The text of an ANSWER. The parts have been checked (slotwise.worker.answer): no line break, ASCII."""
     return "\n".join([str(status), content_type, *(line for pair in headers.items() for line in pair)]).encode("ascii")
+
+
+def of_answer(identity: int, answer: Answer) -> Frame:
+    """The ANSWER to the request with this id."""
+    return Frame(ANSWER, identity, answer_text(answer.status, answer.content_type, answer.headers), answer.body)
 
 
 def answer_about(text: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:

@@ -88,9 +88,10 @@ def imported_versions(folder: Path, handler: Path | None = None) -> list[str]:
         place = folder if inside else file.parent
         for name, relative in _imports(file):
             beside = [one for one in (place / f"{name}.py", place / name / "__init__.py") if one.is_file()]
-            own = relative or any(one in listed for one in beside) if inside else bool(beside)
-            waiting += beside if own else []
-            if not own and name not in sys.stdlib_module_names and name not in NOT_ASKED:
+            is_own = (relative or any(one in listed for one in beside)) if inside else bool(beside)
+            if is_own:
+                waiting += beside
+            elif name not in sys.stdlib_module_names and name not in NOT_ASKED:
                 elsewhere.add(name)
     return [f"{name} {state}" for name in sorted(elsewhere) if (state := _state(name))]
 

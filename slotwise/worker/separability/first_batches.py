@@ -91,21 +91,21 @@ class FirstBatches:
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         count = self.count + 1
-        whole = count <= FIRST and self.left_s > 0 and not self.is_proven
-        due = whole or not count & (count - 1)
-        new = {kind for kind in map(self._kind, rows) if self._is_new(kind)} if self.has_kinds else set()
-        if (due or new) and not _differ(rows):  # mates that are its like tell nothing of a row
+        ask_all = count <= FIRST and self.left_s > 0 and not self.is_proven
+        is_due = ask_all or not count & (count - 1)
+        new_kinds = {kind for kind in map(self._kind, rows) if self._is_new(kind)} if self.has_kinds else set()
+        if (is_due or new_kinds) and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count = count
-        if not (due or new):
+        if not (is_due or new_kinds):
             return
-        self.kinds.update(new)
-        asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
-        began, near = time.monotonic(), list[Row]()
-        tell = not self.is_proven or bool(new)  # of what is proven only two batches of one shape tell
+        self.kinds.update(new_kinds)
+        asked = rows if ask_all or new_kinds else rows[-1:]  # the first has nothing of what runs on from row to row
+        began, undecided = time.monotonic(), list[Row]()
+        alone_tells = not self.is_proven or bool(new_kinds)  # of what is proven only two batches of one shape tell
         try:
-            same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
-            if not same or (near and self._mates_change(near, rows, requests)):
+            mixed = any(self._is_mixed(row, requests[row.slot], alone_tells, undecided) for row in asked)
+            if mixed or (undecided and self._mates_change(undecided, rows, requests)):
                 self._one_by_one(rows)
         finally:
             self.left_s -= time.monotonic() - began
@@ -117,38 +117,40 @@ class FirstBatches:
         known = kind in self.proven or self.kinds[kind] >= (OF_A_KIND if self.left_s > 0 else 1)
         return not known and (kind in self.kinds or len(self.kinds) < KINDS)
 
-    def _says_the_same_alone(self, row: Row, request: Request, near: list[Row], tell: bool) -> bool:
-        """By what is answered: outputs may be padded to the length of the longest mate.
+    def _is_mixed(self, row: Row, request: Request, alone_tells: bool, undecided: list[Row]) -> bool:
+        """Whether the row is answered otherwise than alone, by far. Outputs may be padded to the length of the longest mate.
 
-        near: gets the row, if but nearly, or where it fails alone, or where this alone does not tell.
+        undecided: gets the row where it is not clear whose work that is: it says nearly the same, or fails alone.
         """
         if self._late():
-            return True
+            return False
         self.asked += 1
         alone = self._alone(row)
-        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself
-            near[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
-            return True
-        if _alike(said := self._said(alone, request), beside := self._said(row, request), KERNELS):
-            return True
-        if not tell or _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
-            near.append(row)
-            return True
-        again = self._alone(row)
-        if _alike(said, self._said(again, request), AGAIN):
+        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself, before all others
+            undecided[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
             return False
-        if not _alike(alone.output, again.output, AGAIN):  # else but the answer is another each time: it has a time, or an id
-            self.draws += 1
+        said_alone, said_beside = self._said(alone, request), self._said(row, request)
+        if _alike(said_alone, said_beside, KERNELS):
+            return False
+        if not alone_tells or _alike(said_alone, said_beside) or _alike(_together(said_alone), _together(said_beside), KERNELS):
+            undecided.append(row)
+            return False
+        again = self._alone(row)
+        if _alike(said_alone, self._said(again, request), AGAIN):
             return True
+        if not _alike(alone.output, again.output, AGAIN):
+            self.draws += 1
+            return False
+        # Only the answer is another one each time: it has a time in it, or an id. The outputs have not.
         pair = alone.output, row.output
-        return bool(padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
+        return not (padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
 
-    def _mates_change(self, near: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
+    def _mates_change(self, undecided: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
         """Whether the first of these says something else among its mates than at the same place of as many copies of itself.
 
         Unknown, so False, where their items have several shapes: then the two batches have, too.
         """
-        row, request = near[0], requests[near[0].slot]
+        row, request = undecided[0], requests[undecided[0].slot]
         if self._late() or len({self._shapes(other) for other in rows}) > 1:
             return False
 
@@ -156,11 +158,11 @@ class FirstBatches:
             return self._said(self._again(batch)[rows.index(row)], request)
 
         copies = [row] * len(rows)
-        among = said(copies)
-        if _alike(among, said(rows), KERNELS):
+        among_copies = said(copies)
+        if _alike(among_copies, said(rows), KERNELS):
             return False
-        repeats = _alike(among, said(copies), AGAIN)
-        self.draws += 0 if repeats else len(near)
+        repeats = _alike(among_copies, said(copies), AGAIN)
+        self.draws += 0 if repeats else len(undecided)
         return repeats
 
     def _shapes(self, row: Row) -> tuple[object, ...]:

@@ -1,4 +1,4 @@
-"""Decide when a worker starts how many rows may run at once: those that were proven to be kept apart (separability.py).
+"""Decide when a worker starts how many rows may run at once: those that were proven to be kept apart (two_batches.py).
 
 A build proves every engine that it finds, and the archive carries the verdicts in slotwise.json. A start takes over the one
 about its own engine, version and processor, if it was proven in batches as large as its own. Where there is none it proves
@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,10 @@ def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
     most: rows of a batch. One about nobody's engine says that none shall be tried: then rows run one by one.
     """
     verdicts = [one for one in carried(_json(model_dir / SETTINGS)) if holds_for(one, most)]
-    if left := recall(model_dir / FILE, _key(model_dir, about, most)):
-        verdicts += carried({KEY: [left]})
-    found = next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
-    return replace(found, most_rows=1) if found is not None and found.about == NOBODY else found
+    if left_here := recall(model_dir / FILE, _key(model_dir, about, most)):
+        verdicts += carried({KEY: [left_here]})
+    verdict = next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
+    return replace(verdict, most_rows=1) if verdict is not None and verdict.about == NOBODY else verdict
 
 
 def holds_for(verdict: Verdict, most: int) -> bool:
@@ -170,20 +171,19 @@ def proven(
     try:
         if (whole := company(model_dir, handler)) is not None:
             whole = _joining(handler, attempt, with_lengths(_taken(attempt, whole), _pair(handler, attempt)))
-            same = unvaried(whole, lambda mate: _takes(attempt, whole.row, mate))
+            same_in_all = unvaried(whole, lambda mate: _takes(attempt, whole.row, mate))
             rows = [whole.row, *([whole.mates[kind] for kind in ROWS if kind in whole.mates] if thorough else [])]
-            for i, row in enumerate(rows):
-                one = among(whole, row, tried, copies)
-                verdict = verdict.both(one) if i else one
-            if verdict.separable and (other := _turned(handler, model_dir, whole)) is not None:
-                one = among(other, other.row, (2,) if other.longest is None else (3,))
-                verdict = verdict.both(one) if one.separable is False else verdict
+            verdict = reduce(Verdict.both, [among(whole, row, tried, copies) for row in rows])
+            if verdict.separable and (turned := _turned(handler, model_dir, whole)) is not None:
+                other = among(turned, turned.row, (2,) if turned.longest is None else (3,))
+                verdict = verdict.both(other) if other.separable is False else verdict
             if verdict.separable and any(_fills_up(handler, attempt, whole.row, empty) for empty in without_numbers(whole.row)):
                 verdict = replace(
                     verdict, separable=False, cause="mixes rows: what is missing in one is made of others", most_rows=1
                 )
-            if same and verdict.separable:
-                verdict = replace(verdict, separable=None, cause=f"a part of its items ({same}) is the same in all mates")
+            if same_in_all and verdict.separable:
+                cause = f"a part of its items ({same_in_all}) is the same in all mates"
+                verdict = replace(verdict, separable=None, cause=cause)
     except Exception as error:
         logger.warning("the handler's hooks make nothing to try", exc_info=True)
         verdict = Verdict(None, f"{FAILED}: {type(error).__name__}", most_rows=1)

@@ -125,23 +125,23 @@ def _mixed(engine: StepEngine, item: object, mine: Sequence[object], others: Ite
 def _mixed_in(engine: StepEngine, slot: int, first: Given, second: Given, at_once: bool) -> str | None:
     """Why the second item in this slot and the first one in slot 0 give other outputs than alone; None where they do not."""
     (item, mine), (other, theirs) = first, second
-    own = [StepRow(0, token, k) for k, token in enumerate(TOKENS)]
+    rows = [StepRow(0, token, k) for k, token in enumerate(TOKENS)]
     beside = [StepRow(slot, token, k) for k, token in enumerate(OTHER_TOKENS)]
     engine.free(0)
-    given = [
+    alone_and_beside = [
         (_read(engine, 0, item), mine[0]),
-        (_stepped(engine, own[0]), mine[1]),
+        (_stepped(engine, rows[0]), mine[1]),
         (_read(engine, slot, other), theirs[0]),
         (_stepped(engine, beside[0]), theirs[1]),
-        (_stepped(engine, own[1]), mine[2]),
+        (_stepped(engine, rows[1]), mine[2]),
         (_stepped(engine, beside[1]), theirs[2]),
     ]
-    if not all(_same(*both) for both in given):
+    if not all(_same(*both) for both in alone_and_beside):
         return "the output of a slot is another one where another slot is in use, too"
     if not at_once:
         return None
-    made = _outputs(engine, [own[0], beside[1]]) + _outputs(engine, [beside[1], own[1]])
-    if not all(map(_same, made, (mine[1], theirs[2], theirs[2], mine[2]))):
+    together = _outputs(engine, [rows[0], beside[1]]) + _outputs(engine, [beside[1], rows[1]])
+    if not all(map(_same, together, (mine[1], theirs[2], theirs[2], mine[2]))):
         return "the output of a slot is another one where another slot has a step, too"
     return None
 

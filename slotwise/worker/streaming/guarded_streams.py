@@ -73,9 +73,9 @@ class GuardedStreams:
         if stream.gone:
             link.send([Frame(frames.PIECE, frame.id)])
         elif answer.status >= 400 or not (stream.begun or stream.sent):
-            link.send([_whole(frame, answer)])
+            link.send([frames.of_answer(frame.id, answer)])
         elif not stream.begun:
-            link.send([_whole(frame, refusal(ModelFault(OTHER_PIECES), CheckedHeaders()))])
+            link.send([frames.of_answer(frame.id, refusal(ModelFault(OTHER_PIECES), CheckedHeaders()))])
         else:
             stream.end(answer)
 
@@ -110,7 +110,7 @@ class _PieceSender:
             self._send(answer.body, lambda: answer)
             self.outlet.end()
         except SlotError as error:
-            self.link.send([_whole(self.frame, refusal(error, CheckedHeaders()))])
+            self.link.send([frames.of_answer(self.frame.id, refusal(error, CheckedHeaders()))])
         else:
             self.link.send([Frame(frames.PIECE, self.frame.id)])
 
@@ -135,8 +135,3 @@ def _answer_of(piece: Owned, request: Request) -> Answer:
     headers = dict(piece.headers)
     kind = headers.pop("content-type", "")
     return Answer(piece.status, kind, b"", {**headers, **sent_back(request.headers.get(REQUEST_ID, ""))})
-
-
-def _whole(frame: Frame, answer: Answer) -> Frame:
-    text = frames.answer_text(answer.status, answer.content_type, answer.headers)
-    return Frame(frames.ANSWER, frame.id, text, answer.body)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, Refusal
+from slotwise.worker.answer import REQUEST_ID, CheckedHeaders, Refusal
 from slotwise.worker.batch import Batch, Row
 from slotwise.worker.budget import Budget
 from slotwise.worker.hosts import frames
@@ -190,14 +190,9 @@ class StreamDesk:
         except Exception:
             logger.exception("request %s: the worker itself failed on it", one.request.id)
             answer = Refusal.of(ModelFault("the handler failed")).answer(CheckedHeaders())
-        return _answered(one.id, answer)
+        return frames.of_answer(one.id, answer)
 
     def _measured(self, one: OpenRequest) -> None:
         one.batch.total_ms = (time.perf_counter() - one.began) * 1000
         one.batch.inference_ms = max(0.0, one.batch.total_ms - one.batch.decode_ms)
         self.ended.append(one.batch)
-
-
-def _answered(identity: int, answer: Answer) -> Frame:
-    text = frames.answer_text(answer.status, answer.content_type, answer.headers)
-    return Frame(frames.ANSWER, identity, text, answer.body)
