@@ -7,6 +7,8 @@ import decimal
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -274,6 +276,54 @@ def test_streams_of_which_advance_keeps_something_on_the_handler_run_one_after_t
         ("next", StreamPiece),
         ("next", StreamEnd),
     ]
+
+
+@dataclass
+class SaidSoFar:
+    text: str = ""
+    words: list[str] = field(default_factory=list)
+
+
+class Saying:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, word: str) -> None:
+        self.text += word
+
+
+class Kind(Enum):
+    WORD = "word"
+
+
+class SumsInADataclass(Sums):
+    """It has what is a stream's where that belongs, in objects of its own classes."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        own = state.own or SaidSoFar()
+        state.own = own
+        own.text += f"{int(output[0])} "
+        own.words.append(Kind.WORD.value)
+        return End(own.text) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+class SumsInAnObject(Sums):
+    def advance(self, state: StepState, output: Any) -> Any:
+        if state.own is None:
+            state.own = self.begun()
+        state.own.add(f"{int(output[0])} ")
+        return End(state.own.text) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+    def begun(self) -> Saying:
+        return Saying()
+
+
+@pytest.mark.parametrize("kind", [SumsInADataclass, SumsInAnObject])
+def test_streams_that_keep_objects_of_the_authors_in_their_own_state_run_side_by_side(
+    kind: type[Sums], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answers(kind(), "[5]", "[6]", "[7]") == [(200, "5 6 7 "), (200, "6 7 8 "), (200, "7 8 9 ")]
+    assert "one after the other" not in caplog.text
 
 
 # Its desk ----------------------------------------------------------------------------------------------------------------
