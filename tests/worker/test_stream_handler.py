@@ -5,8 +5,11 @@ from __future__ import annotations
 import copy
 import decimal
 import json
+import random
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -155,9 +158,46 @@ class KeepsACacheOfTokens(Words):
             yield {"read": cache.update(token, token, 0)[0].flatten().tolist()}
 
 
+class WritesAFile(Words):
+    """It has what a stream has said so far in a file of one name."""
+
+    def stream(self, item: int) -> Any:
+        Path("said.txt").write_text("")
+        for i in range(item):
+            with open("said.txt", "a") as file:
+                file.write(f"{item * 10 + i} ")
+            yield Path("said.txt").read_text()
+
+
+class SetsHowNumbersArePrinted(Words):
+    """It tells a library how to print, which that does for all."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.torch = pytest.importorskip("torch")
+
+    def stream(self, item: int) -> Any:
+        self.torch.set_printoptions(precision=item)
+        for _ in range(item):
+            yield str(self.torch.tensor([1 / 3]))
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.mark.parametrize(
     "kind",
-    [KeepsOnItself, KeepsInADefault, KeepsForItsThread, SetsALibrarysObject, SeedsItsGenerator, KeepsACacheOfTokens],
+    [
+        KeepsOnItself,
+        KeepsInADefault,
+        KeepsForItsThread,
+        SetsALibrarysObject,
+        SeedsItsGenerator,
+        KeepsACacheOfTokens,
+        WritesAFile,
+        SetsHowNumbersArePrinted,
+    ],
 )
 def test_streams_that_keep_something_on_their_handler_run_one_after_the_other(
     kind: type[Words], caplog: pytest.LogCaptureFixture
@@ -265,7 +305,7 @@ def test_streams_of_which_advance_keeps_something_on_the_handler_run_one_after_t
 ) -> None:
     handler = SumsOnItself()
     assert answers(handler, "[5]", "[6]", "[7]") == [(200, "5 6 7 "), (200, "6 7 8 "), (200, "7 8 9 ")]
-    assert "run one after the other: `advance` changes said of its handler" in caplog.text
+    assert "run one after the other: `advance` changes said, which the others see" in caplog.text
     handler.runner.offer([Stream("slow", item(5, tokens=3)), Stream("next", item(6, tokens=3))])
     handler.runner.turn()
     handler.runner.hold("slow")
@@ -274,6 +314,138 @@ def test_streams_of_which_advance_keeps_something_on_the_handler_run_one_after_t
         ("next", StreamPiece),
         ("next", StreamEnd),
     ]
+
+
+class SumsByAName(Sums):
+    """What a stream has said so far has a name that is put together."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        name = f"said_{'so'}_far"
+        said = f"{getattr(self, name, '') if state.tokens else ''}{int(output[0])} "
+        setattr(self, name, said)
+        return End(said) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+class SumsAmongItsVariables(Sums):
+    def advance(self, state: StepState, output: Any) -> Any:
+        own = self.__dict__
+        own["said"] = f"{own['said'] if state.tokens else ''}{int(output[0])} "
+        return End(own["said"]) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+class SumsSetWhenItLoads(Sums):
+    """Its `advance` is no method of its class."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.advance = self._advance  # type: ignore[method-assign]
+        return super().load(model_dir, settings)
+
+    def _advance(self, state: StepState, output: Any) -> Any:
+        self.said = f"{self.said if state.tokens else ''}{int(output[0])} "
+        return End(self.said) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+class Wrapped:
+    """A decorator that nobody sees through."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return lambda *given: self.function(owner, *given)
+
+
+class SumsBehindADecorator(SumsSetWhenItLoads):
+    advance = Wrapped(SumsSetWhenItLoads._advance)
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        return Breaks()
+
+
+class SumsSeeded(Sums):
+    """It draws from the generator that all have, with a seed of each stream's own."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        if not state.tokens:
+            random.seed(int(output[0]))
+        drawn = f"{random.random()} "
+        return End(drawn) if len(state.tokens) + 1 == state.item["tokens"] else Next(1, drawn)
+
+
+@pytest.mark.parametrize("kind", [SumsByAName, SumsAmongItsVariables, SumsSetWhenItLoads, SumsBehindADecorator, SumsSeeded])
+def test_streams_run_one_after_the_other_where_nobody_can_tell_what_advance_keeps(
+    kind: type[Sums], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answers(kind(), "[5]", "[6]", "[7]") == [answers(kind(), body)[0] for body in ("[5]", "[6]", "[7]")]
+    assert "run one after the other" in caplog.text
+
+
+@dataclass
+class SaidSoFar:
+    text: str = ""
+    words: list[str] = field(default_factory=list)
+
+
+class Saying:
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, word: str) -> None:
+        self.text += word
+
+
+class Kind(Enum):
+    WORD = "word"
+
+
+class SumsInADataclass(Sums):
+    """It has what is a stream's where that belongs, in objects of its own classes."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        own = state.own or SaidSoFar()
+        state.own = own
+        own.text += f"{int(output[0])} "
+        own.words.append(Kind.WORD.value)
+        return End(own.text) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+
+class SumsInAnObject(Sums):
+    def advance(self, state: StepState, output: Any) -> Any:
+        if state.own is None:
+            state.own = self.begun()
+        state.own.add(f"{int(output[0])} ")
+        return End(state.own.text) if len(state.tokens) + 1 == state.item["tokens"] else Next(1)
+
+    def begun(self) -> Saying:
+        return Saying()
+
+
+@pytest.mark.parametrize("kind", [SumsInADataclass, SumsInAnObject])
+def test_streams_that_keep_objects_of_the_authors_in_their_own_state_run_side_by_side(
+    kind: type[Sums], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert answers(kind(), "[5]", "[6]", "[7]") == [(200, "5 6 7 "), (200, "6 7 8 "), (200, "7 8 9 ")]
+    assert "one after the other" not in caplog.text
+
+
+class SumsForEncode(Sums):
+    """It leaves for `encode` on itself what is of a stream."""
+
+    def advance(self, state: StepState, output: Any) -> Any:
+        self.last = int(output[0])
+        return super().advance(state, output)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return f"{super().encode(output, item)}, {self.last}"
+
+
+@pytest.mark.parametrize(("kind", "said"), [(SumsForEncode, True), (Sums, False)])
+def test_what_advance_leaves_for_a_later_hook_is_warned_of(
+    kind: type[Sums], said: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin(kind())
+    assert ("what a hook leaves in last seems to be of a request" in caplog.text) == said
+    assert "one after the other" not in caplog.text
 
 
 # Its desk ----------------------------------------------------------------------------------------------------------------

@@ -114,11 +114,7 @@ class FunctionReading(Uses):
             if isinstance(function, FunctionType) and sources.is_authors(function):
                 found = self.reading.returned([function], ARGUMENT)
                 return (found | given if ARGUMENT in found else found) - {SELF, ARGUMENT}
-            if (
-                isinstance(function, type)
-                and sources.is_authors(function)
-                and {"__new__", "__call__"} & {*vars(type(function)), *vars(function)}
-            ):
+            if isinstance(function, type) and sources.is_authors(function) and _gives_what_was_there(function):
                 return {self._outer_name(func.id)}
             if type(function).__name__ == values.CACHED:
                 return {self._outer_name(func.id)}
@@ -185,9 +181,9 @@ class FunctionReading(Uses):
             return
         self.reading.effects.read.add(name)
         if isinstance(value, type) and sources.is_authors(value):  # its objects are made here
-            for member in vars(value).values():
+            for member in [vars(value)[one] for one in sources.methods_of([value])]:
                 first = name if isinstance(member, classmethod) else ARGUMENT if isinstance(member, staticmethod) else ""
-                for function in sources.functions_in(member):
+                for function in filter(sources.is_authors, sources.functions_in(member)):
                     self.reading.follow(function, name if function.__name__ == "__new__" else first)
         self.reading.use(name, value)
 
@@ -279,6 +275,11 @@ class FunctionReading(Uses):
 def _is_data(kept: Any) -> bool:
     """Whether this, of a library's module, is neither a function nor a class nor a module."""
     return values.may_change(kept) and not callable(kept)
+
+
+def _gives_what_was_there(kind: type) -> bool:
+    """Whether a call of an author's class may give what it has given before."""
+    return "__new__" in vars(kind) or sources.is_authors(type(kind))
 
 
 def _text(nodes: Sequence[ast.AST]) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
@@ -66,33 +66,54 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     return set(filter(values.is_name, found))
 
 
-def look_at_what_is_kept(handler: Any, ours: type) -> None:
+def look_at_what_is_kept(
+    handler: Any, ours: type, hooks: Sequence[str] = HOOKS, known: Collection[str] = frozenset((ANYTHING,))
+) -> None:
     """Look at what an author's hooks leave behind for later ones; the log says what. ours: the handler's class that is ours.
 
-    Where `collate` or `predict` sets a seed, rows run one by one: a row in a batch gets other numbers of it than alone.
+    known: names that nothing is said of. Where `collate` or `predict` sets a seed, rows run one by one: a row in a batch gets
+    other numbers of it than alone.
     """
     if not sources.is_authors(type(handler)) or "_effects" in vars(handler):  # a TorchServeHandler has looked itself
         return
-    effects = effects_of(handler, ours, HOOKS, told=True)
+    effects = effects_of(handler, ours, hooks, told=True)
     if any(process_wide.SEED in effects[name].changed for name in (*MODELS, "collate") if name in effects):
         logger.warning("a seed is set for each batch: rows run one by one, for a row alone gets other numbers than in a batch")
         vars(handler)["max_rows"] = 1
-    if names := handed_on(effects) - {ANYTHING}:
+    if names := handed_on(effects).difference(known):
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
 
 
-def changed_and_read(handler: Any, ours: type, method: str) -> set[str]:
-    """What a method changes on its handler, as its source says, and reads: who runs beside it sees it. ours: as above."""
-    effects = effects_of(handler, ours, [method], told=True)[method]
-    return set(filter(values.is_name, effects.changed & effects.read)) - {ANYTHING}
+def seen_by_others(handler: Any, ours: type, method: str) -> set[str]:
+    """What a method changes that it reads, or a whole process has, as its source says: who runs beside it sees it.
+
+    ours: as above. ANYTHING where its source does not say what of the handler it changes, or nobody can read it.
+    """
+    following = FollowedMethods(handler, [kind for kind in type(handler).__mro__ if kind not in ours.__mro__], told=True)
+    following.lenient = True
+    try:
+        called = following.value(method)
+        functions = [one for one in sources.functions_in(called) if sources.source_of(one.__code__)]
+        effects = following.of([method])
+        if method in vars(handler):  # where its class has another one
+            for function in functions:
+                following.follow(function, SELF if getattr(called, "__self__", None) is handler else ARGUMENT)
+    except Exception as error:  # an author's object may answer with anything
+        logger.info("%s cannot be read: %r", method, error)
+        return {ANYTHING}
+    if not functions:
+        return {ANYTHING}
+    return set(filter(values.is_name, effects.changed & (effects.read | process_wide.TOGETHER | {ANYTHING})))
 
 
 class FollowedMethods:
     """Follows the functions that some methods of an object call. kinds: the object's classes that are its author's.
 
-    told: only what the source says is changed counts, by one name.
+    told: only what the source says is changed counts, by one name. lenient: what cannot be read changes nothing.
     """
+
+    lenient = False
 
     def __init__(self, owner: Any, kinds: Sequence[type], known: dict[int, Effects] | None = None, told: bool = False) -> None:
         self.owner, self.kinds, self.told = owner, kinds, told
@@ -128,6 +149,8 @@ class FollowedMethods:
             FunctionReading(self, function, first).note()
         except Exception as error:
             logger.info("%s.%s cannot be read: %r", function.__module__, function.__qualname__, error)
+            if self.lenient:
+                return
             self.change([ANYTHING], rebound=True)
             self.effects.read.add(ANYTHING)
 

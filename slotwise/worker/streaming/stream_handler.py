@@ -18,15 +18,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 from slotwise.worker.answer import Refusal
 from slotwise.worker.engines import samples
-from slotwise.worker.familiar.handed_on import changed_and_read
+from slotwise.worker.familiar.handed_on import look_at_what_is_kept, seen_by_others
 from slotwise.worker.familiar.looking import Looking
+from slotwise.worker.familiar.process_wide import SEED, TOGETHER
+from slotwise.worker.familiar.uses import ANYTHING
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
@@ -80,7 +82,7 @@ class StreamHandler(BatchHandler):
     def runner(self) -> Runner:
         """What runs its streams. Raises what its engine raises on the example."""
         if isinstance(self.engine, StepEngine):
-            alone = self._keeps_something("advance")  # then none is parked: it would find there what the next one has left
+            alone = self._keeps("advance")  # then none is parked: it would find there what the next one has left
             limits = replace(self.limits, slow_readers="end") if alone else self.limits
             steps = StepLoop.start(self.engine, _Author(self), limits)
             if alone:
@@ -90,16 +92,17 @@ class StreamHandler(BatchHandler):
         loop = GeneratorLoop(
             lambda item: each_as_object(self.stream(item)), self.slots, self.limits, example=self.example, look=looking.at
         )
-        loop.one_by_one = self._keeps_something("stream")
+        loop.one_by_one = self._keeps("stream", seen={ANYTHING, SEED})  # which the loop sees itself
         return loop
 
-    def _keeps_something(self, method: str) -> bool:
-        """Whether this method keeps something of a stream on its handler, which the log says then."""
-        names = changed_and_read(self, StreamHandler, method)
+    def _keeps(self, method: str, seen: Set[str] = frozenset()) -> bool:
+        """Whether this method keeps something of a stream where others see it, but for these names; the log says what then."""
+        names = seen_by_others(self, StreamHandler, method) - seen
         if names:
             where = "state.own" if method == "advance" else "its variables"
-            what = "streams run one after the other: `%s` changes %s of its handler, and reads it: keep it in %s"
+            what = "streams run one after the other: `%s` changes %s, which the others see: keep it in %s"
             logger.warning(what, method, ", ".join(sorted(names)), where)
+        look_at_what_is_kept(self, StreamHandler, ("read", "decode", method, "encode", "respond"), {ANYTHING, *TOGETHER})
         return bool(names)
 
     @property
