@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import ssl
 import subprocess
@@ -20,6 +21,8 @@ from slotwise.files import project
 from slotwise.interrupts import held, let_through, settle
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import start_time
+
+log = logging.getLogger("slotwise.gateway")
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 5.0
@@ -112,11 +115,16 @@ class GatewayRecord(ProcessRecord):
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
-    def save(self) -> None:
-        """Write gateway.json."""
+    def save(self, restarts: int = 0) -> None:
+        """Write gateway.json. restarts: how many died before this one; where the disk is full by then, it goes on without."""
         file = _file(self.name)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.write(file)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.write(file)
+        except OSError as error:
+            if not restarts:
+                raise
+            log.error("gateway.json cannot be written, and names the one before: %s", error.strerror)
 
     def forget(self) -> None:
         """Remove gateway.json, unless it is another gateway's by now."""

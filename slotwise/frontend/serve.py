@@ -177,7 +177,7 @@ def serve(
     def is_up() -> None:
         nonlocal record
         record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
-        record.save()
+        record.save(settings.restarts)
         if starting:
             starting.is_up()
         if front.warning:

@@ -85,7 +85,7 @@ class GatewayLink:
             self.starting.options,
         )
         record = replace(record, grpc=about["grpc"], handover=handover.address)
-        record.save()
+        record.save(self.kept.restarts)
         self.starting.is_up()
         if about["warning"]:
             self.say(about["warning"])
