@@ -71,7 +71,11 @@ class GatewayLink:
         self.loop = loop = asyncio.get_running_loop()
         handover = Handover(self.kept.sockets, self._replaced, self.end)
         handover.listen(loop)
-        self.host = await self._opened(first=True)
+        again = bool(self.kept.restarts)  # then its host may have died, too, and another one comes
+        self.host = await self._opened(first=not again)
+        while again and self.host is None and not self._leaving:
+            await asyncio.sleep(LOOK_S)
+            self.host = await self._opened()
         if self.host is None:
             return
         about = self.host.about
