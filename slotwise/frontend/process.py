@@ -202,14 +202,22 @@ def stop(name: str = "default") -> bool:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
             process.wait(30)
-    _file(name).unlink(missing_ok=True)
+    left = GatewayRecord.load(name)
+    if left is not None and not left.alive():  # else another one has taken its place meanwhile
+        left.forget()
     return True
 
 
 def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
-    """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log."""
+    """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log.
+
+    Where it takes another one's place it writes behind that one, which goes on for a while.
+    """
     log = project.state_dir(name) / "gateway.log"
-    with held(), log.open("wb") as output:
+    if running(name) is None:
+        log.write_bytes(b"")
+    with held(), log.open("ab") as output:
+        begin = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "slotwise.cli", "gateway", *arguments],
             stdin=subprocess.DEVNULL,
@@ -229,7 +237,7 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
             raise
     if process.poll() is None:
         process.kill()
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line for line in log.read_bytes()[begin:].decode("utf-8", "replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     reason = (errors[:1] or lines[-1:] or ["no output"])[0]
