@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -84,5 +85,6 @@ def progress() -> Progress:
 
 
 def say(message: str) -> None:
-    """One line of progress on stderr."""
-    err().print(message, highlight=False, soft_wrap=True, markup=False)
+    """One line of progress on stderr; a disk that is full there ends nothing."""
+    with suppress(OSError):
+        err().print(message, highlight=False, soft_wrap=True, markup=False)

@@ -85,6 +85,7 @@ def replace(state: ObservedState, desired: DesiredState, say: Say) -> ServerReco
 
     if process.running(state.record.name) is not None:
         return swap.swap(state.record, start_beside, say)
+    check_same_models(state)  # a person may have thought for long about the answer
     return restart(state, start_declared, say)
 
 

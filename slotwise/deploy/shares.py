@@ -18,6 +18,8 @@ def share_cores(models: Sequence[str], cores: int, parts: Mapping[str, float]) -
     for model in sorted(models, key=lambda model: int(exact[model]) - exact[model]):  # the largest remainder first
         if sum(shares.values()) < cores:
             shares[model] += 1
+    while sum(shares.values()) > max(cores, len(shares)):  # who has more gives what the least of them need
+        shares[max(shares, key=shares.__getitem__)] -= 1
     return shares
 
 

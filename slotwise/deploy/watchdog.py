@@ -217,13 +217,16 @@ def _restart(dog: Watchdog, say: Say) -> Watchdog:
             return dog.restart(say)
         except SlotwiseError as error:
             say(f"it did not start: {error.message}")
+        except OSError as error:  # a full disk, for example, which somebody may make room on
+            say(f"it did not start: {error}")
         time.sleep(AGAIN_S)
         if in_its_place(dog.record) is not None:
             return dog
 
 
 def _log(message: str) -> None:
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
+    with suppress(OSError):  # a full disk keeps nobody from being started again
+        print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}", flush=True)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ def _exit_code(pid: int) -> int:
 def _say(pid: int, code: int) -> None:
     how = f"by {signal.Signals(code - 128).name}" if code > 128 else f"with exit code {code}"
     now = time.strftime("%Y-%m-%d %H:%M:%S")
-    print(f"{now} ERROR the gateway (pid {pid}) ended {how}: it is started again", file=sys.stderr, flush=True)
+    with suppress(OSError):  # a full disk keeps nobody from being started again
+        print(f"{now} ERROR the gateway (pid {pid}) ended {how}: it is started again", file=sys.stderr, flush=True)
 
 
 def _end_with(keeper: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import ssl
 import subprocess
@@ -20,6 +21,8 @@ from slotwise.files import project
 from slotwise.interrupts import held, let_through, settle
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import start_time
+
+log = logging.getLogger("slotwise.gateway")
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 5.0
@@ -92,11 +95,16 @@ class GatewayRecord(ProcessRecord):
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         return context
 
-    def save(self) -> None:
-        """Write gateway.json."""
+    def save(self, restarts: int = 0) -> None:
+        """Write gateway.json. restarts: how many died before this one; where the disk is full by then, it goes on without."""
         file = _file(self.name)
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.write(file)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.write(file)
+        except OSError as error:
+            if not restarts:
+                raise
+            log.error("gateway.json cannot be written, and names the one before: %s", error.strerror)
 
     def forget(self) -> None:
         """Remove gateway.json, unless it is another gateway's by now."""
@@ -174,14 +182,22 @@ def stop(name: str = "default") -> bool:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     one.kill()
             process.wait(30)
-    _file(name).unlink(missing_ok=True)
+    left = GatewayRecord.load(name)
+    if left is not None and not left.alive():  # else another one has taken its place meanwhile
+        left.forget()
     return True
 
 
 def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
-    """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log."""
+    """Start `slotwise gateway ARGUMENTS` on its own and wait until it answers; its output goes to gateway.log.
+
+    Where it takes another one's place it writes behind that one, which goes on for a while.
+    """
     log = project.state_dir(name) / "gateway.log"
-    with held(), log.open("wb") as output:
+    if running(name) is None:
+        log.write_bytes(b"")
+    with held(), log.open("ab") as output:
+        begin = output.tell()
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "slotwise.cli", "gateway", *arguments],
             stdin=subprocess.DEVNULL,
@@ -201,7 +217,7 @@ def start_detached(name: str, arguments: list[str]) -> GatewayRecord:
             raise
     if process.poll() is None:
         process.kill()
-    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    lines = [line for line in log.read_bytes()[begin:].decode("utf-8", "replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     reason = (errors[:1] or lines[-1:] or ["no output"])[0]

@@ -180,7 +180,7 @@ def serve(
     def is_up() -> None:
         nonlocal record
         record = replace(record, grpc=front.grpc, handover=front.server.handover.address)
-        record.save()
+        record.save(settings.restarts)
         starting.is_up()
         if front.warning:
             say(front.warning)

@@ -78,7 +78,11 @@ class GatewayLink:
         self.loop = loop = asyncio.get_running_loop()
         handover = Handover(self.kept.sockets, self._replaced, self.end)
         handover.listen(loop)
-        self.host = await self._opened(first=True)
+        again = bool(self.kept.restarts)  # then its host may have died, too, and another one comes
+        self.host = await self._opened(first=not again)
+        while again and self.host is None and not self._leaving:
+            await asyncio.sleep(LOOK_S)
+            self.host = await self._opened()
         if self.host is None:
             return
         about = self.host.about
@@ -94,7 +98,7 @@ class GatewayLink:
             handover=handover.address,
             options=self.starting.options,
         )
-        record.save()
+        record.save(self.kept.restarts)
         self.starting.is_up()
         if about["warning"]:
             self.say(about["warning"])

@@ -193,3 +193,27 @@ def test_a_gateway_that_leaves_while_a_host_opens_it_is_opened_nowhere(
 
     asyncio.run(run())
     assert said == ([] if not is_open else [b"end" if ends else b"replaced"])
+
+
+def test_a_link_that_is_started_again_waits_for_the_next_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have died at once. The first time whoever starts it hears that there is no host."""
+    tries = list[int]()
+
+    async def opened(*_: object) -> Any:
+        tries.append(1)
+        if len(tries) < 3:
+            raise FileNotFoundError(2, "No such file or directory")
+        link.end()
+        raise FileNotFoundError
+
+    monkeypatch.setattr(gateway_link, "running", lambda name: SimpleNamespace(kind="slotwise"))
+    monkeypatch.setattr(gateway_link.HostConnection, "open", opened)
+    monkeypatch.setattr(gateway_link, "LOOK_S", 0.01)
+    nobody: Any = SimpleNamespace(keeper=0, sockets=[], restarts=1)
+    link = gateway_link.GatewayLink("default", {}, print, nobody, nobody)
+    asyncio.run(link.run())
+    assert len(tries) == 3
+    nobody.restarts, tries[:] = 0, []
+    link = gateway_link.GatewayLink("default", {}, print, nobody, nobody)
+    with pytest.raises(SlotwiseError, match="does not open the gateway"):
+        asyncio.run(link.run())

@@ -293,6 +293,15 @@ def test_what_changed_while_the_new_server_started_is_not_undone(
         apply.carry_out(before, declared("ei"), RESTART, servers.said.append)
 
 
+def test_what_was_registered_before_a_restart_began_is_not_lost(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a person was asked whether to go on, for example."""
+    monkeypatch.setattr(apply, "live_models", lambda client: [LIVE, replace(LIVE, name="registered-meanwhile")])
+    monkeypatch.setattr(apply, "ManagementClient", nullcontext)
+    with pytest.raises(SlotwiseError, match="meanwhile: nothing was changed"):
+        apply.carry_out(state(), declared("ei"), RESTART, servers.said.append)
+    assert servers.said == []
+
+
 @pytest.mark.parametrize("servers", [["ei"]], indirect=True)
 def test_the_old_profile_comes_back(servers: Servers) -> None:
     with pytest.raises(SlotwiseError, match="the profile did not come up, cpu serves again: ei is broken"):

@@ -21,7 +21,9 @@ from slotwise.worker.environment.settings import Settings
         ("abc", 2, {}, [1, 1, 1]),
         ("ab", 3, {"a": 2.0}, [2, 1]),
         ("ab", 16, {"a": 3.0, "b": 1.0}, [12, 4]),
-        ("abc", 4, {"a": 100.0}, [3, 1, 1]),
+        ("abc", 4, {"a": 100.0}, [2, 1, 1]),
+        ("abcd", 6, {"a": 100.0, "b": 100.0}, [2, 2, 1, 1]),
+        ("abc", 2, {"a": 100.0}, [1, 1, 1]),
     ],
 )
 def test_shares(models: str, cores: int, parts: dict[str, float], shares: list[int]) -> None:

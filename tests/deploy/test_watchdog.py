@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
+import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -285,6 +287,28 @@ def test_what_a_server_said_before_it_died_is_kept(record: ServerRecord, monkeyp
     monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
     Watchdog(record, 10, Clock()).restart(lambda said: None)
     assert "Segmentation" in (record.state_dir / "server.before.log").read_text()
+
+
+def test_a_full_disk_is_no_reason_to_start_nothing_again(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries, said = [], list[str]()
+
+    def start(record: ServerRecord, models: object, say: object) -> ServerRecord:
+        tries.append(record)
+        if len(tries) == 1:
+            raise OSError(28, "No space left on device")
+        return record
+
+    monkeypatch.setattr(start_again, "start_again", start)
+    monkeypatch.setattr(watchdog.processes, "end", lambda *_: None)
+    monkeypatch.setattr(watchdog, "AGAIN_S", 0.0)
+    watchdog._restart(Watchdog(record, 10, Clock()), said.append)
+    assert len(tries) == 2
+    assert "it did not start: [Errno 28] No space left on device" in said
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        watchdog._log("a line")
+        monkeypatch.undo()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
 def test_without_its_default_version_a_model_does_not_come_back(record: ServerRecord, monkeypatch: pytest.MonkeyPatch) -> None:

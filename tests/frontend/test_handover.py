@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from slotwise.errors import SlotwiseError
@@ -139,6 +140,39 @@ async def test_whoever_stops_the_new_one_waits_for_the_old_one(server: StandIn) 
         assert await stopping
     await gone(first)
     await gone(second)
+
+
+async def test_both_write_one_log(server: StandIn, tmp_path: Path) -> None:
+    first = await start("--port", "0")
+    log = tmp_path / "default" / "gateway.log"
+    before = log.read_text()
+    assert "page: " in before
+    await start("--port", port_of(first), "--replace")
+    await gone(first)
+    written = log.read_text()
+    assert written.startswith(before)
+    assert "\0" not in written
+    assert "replaced: no connection is accepted any more" in written
+    assert written.count("page: ") == 2
+
+
+def test_who_comes_while_the_old_one_is_stopped_is_still_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It got the sockets in the moment for which one that is told to end still accepts connections."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    old = subprocess.Popen(["sleep", "60"])
+    first = GatewayRecord(name="default", pid=old.pid, started=start_time(old.pid), url="http://127.0.0.1:1", drain_s=5.0)
+    second = GatewayRecord.of_this_process("default", first.url, 1.0)
+    usual = psutil.Process.terminate
+
+    def terminate(ended: psutil.Process) -> None:
+        second.save()
+        usual(ended)
+
+    monkeypatch.setattr(psutil.Process, "terminate", terminate)
+    first.save()
+    assert process.stop()
+    assert not first.alive()
+    assert process.running() == second
 
 
 async def test_a_successor_that_fails_changes_nothing(server: StandIn, tmp_path: Path) -> None:

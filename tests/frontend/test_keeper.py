@@ -14,7 +14,7 @@ import httpx
 import psutil
 import pytest
 
-from slotwise.frontend import process
+from slotwise.frontend import keeper, process
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.processes import start_time
 from tests.support.grpc_client import client_of
@@ -71,6 +71,25 @@ async def test_without_its_keeper_it_ends_in_order(record: GatewayRecord) -> Non
     while record.alive():
         await asyncio.sleep(0.02)
     assert GatewayRecord.load("default") is None
+
+
+def test_a_full_disk_is_no_reason_to_start_nothing_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
+    monkeypatch.setattr(GatewayRecord, "write", full)
+    record = GatewayRecord.of_this_process("default", "http://127.0.0.1:1", 1.0)
+    record.save(restarts=1)
+    with pytest.raises(OSError, match="No space"):
+        record.save()
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        keeper._say(1, 137)
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space"):
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())
 
 
 STRUCK_AT_THE_FORK = """
