@@ -141,8 +141,9 @@ def _first_batch(archive: Path, model: LocalModel, examples: Sequence[Example]) 
         together = _Attempt(another)(batch, len(batch))
     attempt = _Attempt(model)
     for place, example in enumerate(examples):
-        copies = attempt([example] * len(batch), len(batch))
-        if not agree(*(one if isinstance(one, SlotError) else one[-1] for one in (copies[place], together[place]))):
+        alone = attempt([example] * len(batch), len(batch))[place]
+        one, other = (each if isinstance(each, SlotError) else each[-1] for each in (alone, together[place]))  # without headers
+        if not agree(one, other):
             cause = (
                 f"{example.name}: mixes rows: a new worker's first batch has another answer than one that has answered before"
             )

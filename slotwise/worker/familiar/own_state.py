@@ -48,14 +48,14 @@ def states_of(handle: Callable[..., Any]) -> list[dict[str, Any]]:
 
 
 @dataclass(frozen=True)
-class States:
+class KeptAttributes:
     """Attributes, and the containers in them, as they are at one time. besides: names of what others set at any time."""
 
     held: list[tuple[dict[str, Any], dict[str, Any]]]
     parts: dict[int, Parts]
 
     @classmethod
-    def now(cls, states: Iterable[dict[str, Any]], besides: Container[str] = ()) -> States:
+    def now(cls, states: Iterable[dict[str, Any]], besides: Container[str] = ()) -> KeptAttributes:
         """Of these dicts of attributes."""
         held = [(of, {name: value for name, value in of.copy().items() if name not in besides}) for of in states]
         values = [value for _, values in held for value in values.values()]
@@ -83,14 +83,14 @@ class States:
 
 
 @dataclass(frozen=True)
-class Places:
+class KeptPlaces:
     """What some places hold, and what is in that, at one time; but what is large, or of a library's class, stays as it is."""
 
     held: list[tuple[Any, str, Any]]
     contents: list[KeptParts]
 
     @classmethod
-    def now(cls, places: Iterable[tuple[Any, str]]) -> Places:
+    def now(cls, places: Iterable[tuple[Any, str]]) -> KeptPlaces:
         """Of these holders and names (handed_on.py)."""
         held = [(holder, name, attributes(holder).get(name, MISSING)) for holder, name in places]
         return cls(held, [kept for _, _, value in held for kept in kept_of(value)])
@@ -111,7 +111,7 @@ def undone(states: Sequence[dict[str, Any]], alone: Callable[[], bool] = lambda:
     What it gives tells the names of what is set, or put into containers, by then. alone(): whether no other call has begun
     since; where one has, all stays, as that call may use it.
     """
-    before = States.now(states)
+    before = KeptAttributes.now(states)
     try:
         yield before.changed
     except BaseException:
@@ -123,7 +123,7 @@ def undone(states: Sequence[dict[str, Any]], alone: Callable[[], bool] = lambda:
 @contextmanager
 def as_before(places: Iterable[tuple[Any, str]], alone: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Within, a method runs that changes these places; where it fails, they are as they were before. alone: see `undone`."""
-    before = Places.now(places)
+    before = KeptPlaces.now(places)
     try:
         yield
     except BaseException:
@@ -133,11 +133,11 @@ def as_before(places: Iterable[tuple[Any, str]], alone: Callable[[], bool] = lam
 
 
 @dataclass(frozen=True)
-class Remembered:
+class AsItWas:
     """All that an author's handler may change, as it is at one time. besides: names of what others set at any time."""
 
-    states: States
-    places: Places
+    states: KeptAttributes
+    places: KeptPlaces
     besides: Container[str] = ()
 
     def put_back(self) -> None:
@@ -176,10 +176,10 @@ class Keeping:
             self._places, self._known_of, self._looks = self._places_of(), now, self._looks + 1
         return states, self._places
 
-    def now(self) -> Remembered:
+    def now(self) -> AsItWas:
         """All of it, as it is now."""
         states, places = self.found()
-        return Remembered(States.now(states, self.besides), Places.now(places), self.besides)
+        return AsItWas(KeptAttributes.now(states, self.besides), KeptPlaces.now(places), self.besides)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:

@@ -86,7 +86,7 @@ class FirstAnswers:
             return None
         began = self.clock()
         try:
-            batch = _Batch(self.ask, slots, outputs, answered, back)
+            batch = _AnsweredBatch(self.ask, slots, outputs, answered, back)
             alone = batch.one_by_one(outputs) if any(batch.changes(i) for i in some) else None
         finally:
             self.left_s -= self.clock() - began
@@ -99,7 +99,7 @@ class FirstAnswers:
         return alone
 
 
-class _Batch:
+class _AnsweredBatch:
     """One batch that was answered, to be asked again. answered: the slots that have an answer."""
 
     def __init__(

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from slotwise.worker.batch import NOT_RUN, Row
-from slotwise.worker.familiar.own_state import Remembered, kept_by
+from slotwise.worker.familiar.own_state import AsItWas, kept_by
 from slotwise.worker.hooks import ROUNDED, Hooks
 from slotwise.worker.isolation import is_out_of_memory, row_error
 from slotwise.worker.outputs import on_host
@@ -60,8 +60,8 @@ class FirstBatches:
         self.count = 0  # of batches whose rows differ
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
         self.keeping = kept_by(hooks.handler)
-        self.before: Remembered | None = None  # the batch that runs now, where it may be looked at
-        self.after: Remembered | None = None
+        self.before: AsItWas | None = None  # the batch that runs now, where it may be looked at
+        self.after: AsItWas | None = None
 
     @classmethod
     def of(cls, hooks: Hooks, padding: Padding, verdict: Verdict, model_dir: Path) -> FirstBatches | None:
@@ -225,7 +225,7 @@ class FirstBatches:
             alone = self._alone(row, back=False)
             row.item, row.output, row.error = alone.item, alone.output, alone.error  # collate may note something on the item
 
-    def _put_back(self, remembered: Remembered | None) -> None:
+    def _put_back(self, remembered: AsItWas | None) -> None:
         if remembered is not None:
             remembered.put_back()
 
