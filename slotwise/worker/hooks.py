@@ -17,10 +17,12 @@ from slotwise.worker.answer import Answer, CheckedHeaders, Refusal, checked, jso
 from slotwise.worker.batch import Row
 from slotwise.worker.budget import Cost, total
 from slotwise.worker.copies import ATOMS
+from slotwise.worker.familiar.own_state import kept_by
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import WrongCount, rows_of, rows_share, ways_to_read
 from slotwise.worker.ownership import owned
+from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Request
 from slotwise.worker.separability.bits import difference
 from slotwise.worker.slot_errors import BadRequest, DeadlineExceeded, ModelFault, OutOfMemory, SlotError
@@ -144,8 +146,9 @@ class Hooks:
         return outputs
 
     def _learned(self, row: Row, size: int) -> str:
-        """How the outputs are read, from what the model gives for one row alone, and for `size` copies of it."""
-        ways = [self._ways(row, n) for n in (1, size)]
+        """How the outputs are read, by what the model gives for one row alone and for `size` copies; nothing of that stays."""
+        with kept_by(self.handler).as_before(), self.metrics().as_they_are():
+            ways = [self._ways(row, n) for n in (1, size)]
         both = ways[0] & ways[1]
         if len(both) != 1:
             raise WrongCount(None, size)
@@ -240,6 +243,11 @@ class Hooks:
             logger.exception("the model fails on what it is known to run")
             return False
         return row.error is None
+
+    def metrics(self) -> HandlerMetrics:
+        """The author's numbers; others where the handler has set something else in their place."""
+        own = self.handler.metrics
+        return own if isinstance(own, HandlerMetrics) else HandlerMetrics()
 
     def release(self) -> None:
         """Let the engine free what a failed call holds. May raise anything: after some failures a device frees nothing."""

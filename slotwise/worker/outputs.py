@@ -10,6 +10,7 @@ many rows as the batch at two sizes of batch is read right; `hooks.py` asks at t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -138,6 +139,8 @@ def finite(output: object) -> bool:
 
 
 def _finite_array(array: Array) -> bool:
+    if array.dtype.kind == "O":  # as pandas has it where something is missing
+        return all(math.isfinite(part) for part in array.flat if isinstance(part, float))
     return array.dtype.kind not in "fc" or bool(np.isfinite(array).all())
 
 

@@ -203,6 +203,8 @@ class Pipeline:
                 row.refuse(Refusal.of(DeadlineExceeded("the deadline passed before the model ran")))
             else:
                 due.append(row)
+        if self.first_batches:
+            self.first_batches.begin(due)
         self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
         if self.first_batches:
             self.first_batches.look(due, batch.requests)

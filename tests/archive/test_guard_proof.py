@@ -43,6 +43,38 @@ import random
 def handle(data, context):
     return [random.random() for _ in data or []]
 """
+IN_A_HEADER = """
+import json
+
+def handle(data, context):
+    numbers = [json.loads(row["body"]) for row in data or []]
+    for i, number in enumerate(numbers):
+        context.set_response_header(i, "x-share", str(number / max(numbers)))
+    return ["done"] * len(numbers)
+"""
+KEPT = """
+import json
+
+KEPT = {}
+
+def handle(data, context):
+    numbers = [json.loads(row["body"]) for row in data or []]
+    return [{"share": KEPT.setdefault(number, number / max(numbers))} for number in numbers]
+"""
+ROUNDS = """
+import json
+
+def handle(data, context):
+    return data and [{"doubled": 2 * json.loads(row["body"]) * (1 + 1e-8 * len(data))} for row in data]
+"""
+SAYS_WHEN = """
+import json, time
+
+def handle(data, context):
+    for i, _ in enumerate(data or []):
+        context.set_response_header(i, "x-now", str(time.perf_counter_ns()))
+    return data and [{"doubled": 2 * json.loads(row["body"])} for row in data]
+"""
 REFUSES = """
 import json
 
@@ -73,14 +105,23 @@ def test_a_handler_that_keeps_its_rows_apart_is_proven(tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize("handler", [ROUNDS, SAYS_WHEN], ids=["rounds", "says when"])
+def test_so_is_one_that_rounds_by_the_batchs_size_or_says_the_time_in_a_header(tmp_path: Path, handler: str) -> None:
+    proof = proof_of(guarded(tmp_path, handler, EXAMPLES))
+    assert proof is not None
+    assert (proof.separable, proof.cause) == (True, "")
+
+
 @pytest.mark.parametrize(
     ("handler", "cause"),
     [
+        (IN_A_HEADER, r"1\.txt: mixes rows: a batch of 2, 20\.txt mates"),
+        (KEPT, r"1\.txt: mixes rows: a new worker's first batch"),
         (MIXES, r"1\.txt: mixes rows: a batch of 2, 20\.txt mates, numbers up to 0\.0095 apart"),
         (SHIFTS, r"1\.txt: mixes rows: a batch of 2"),
         (BY_CHANCE, r"1\.txt: not deterministic: the same batch of 2 again"),
     ],
-    ids=["mixes", "shifts", "chance"],
+    ids=["header", "kept", "mixes", "shifts", "chance"],
 )
 def test_one_that_does_not_gets_one_request_at_a_time(tmp_path: Path, handler: str, cause: str) -> None:
     path = guarded(tmp_path, handler, EXAMPLES)
@@ -89,7 +130,7 @@ def test_one_that_does_not_gets_one_request_at_a_time(tmp_path: Path, handler: s
     assert proof.separable is False
     assert terms(path)["together"] is False
     assert re.search(cause, proof.cause), proof.cause
-    if handler is not BY_CHANCE:
+    if handler not in (BY_CHANCE, KEPT):
         with LocalModel(path) as model:
             bodies = [example.body for example in EXAMPLES]
             assert [one.body for one in model.answer(bodies)] == [model.answer([body])[0].body for body in bodies]

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slotwise.worker.environment import digests
-from slotwise.worker.environment.digests import MARKER, DigestError, verify
+from slotwise.worker.environment.digests import MARKER, DigestError, take_over, verify
 
 
 @pytest.fixture
@@ -40,6 +40,23 @@ def test_what_was_built_passes_and_is_read_once(model_dir: Path, monkeypatch: py
     (model_dir / "net.bin").write_bytes(b"weightz")  # behind the first worker's back
     with pytest.raises(DigestError, match=r"net\.bin"):
         verify(model_dir)
+
+
+@pytest.mark.parametrize("rewritten", ["net.bin", "handler.py"])
+def test_what_a_strangers_handler_rewrites_as_it_starts_the_next_worker_takes_but_for_code(
+    model_dir: Path, rewritten: str
+) -> None:
+    verified = verify(model_dir, others=True)
+    (model_dir / rewritten).write_bytes(b"# other")
+    take_over(model_dir, verified, others=True)
+    if rewritten == "net.bin":
+        verify(model_dir, others=True)
+        (model_dir / rewritten).unlink()  # as who unpacks it does
+        take_over(model_dir, verified, others=True)
+        verify(model_dir, others=True)
+        (model_dir / rewritten).write_bytes(b"of another")
+    with pytest.raises(DigestError, match=f"{rewritten} is not the file that was built: .* write elsewhere"):
+        verify(model_dir, others=True)
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing", "unlisted code"])

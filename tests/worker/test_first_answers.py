@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -55,6 +58,88 @@ def with_a_status(rows: list[dict[str, Any]], raw: Any) -> Any:
     return ["done"] * len(rows)
 
 
+def small_shares(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [{"share": 0.01 * number / sum(numbers(rows))} for number in numbers(rows)]
+
+
+def neighbours_ids(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [{"id": 1000 + number} for number in sorted(int(number) for number in numbers(rows))]
+
+
+def in_a_header(rows: list[dict[str, Any]], raw: Any) -> Any:
+    for i, number in enumerate(numbers(rows)):
+        raw.set_response_header(i, "x-share", str(number / max(numbers(rows))))
+    return ["done"] * len(rows)
+
+
+def by_how_many(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [{"each": number / len(rows)} for number in numbers(rows)]
+
+
+def by_place(rows: list[dict[str, Any]], raw: Any) -> Any:
+    drawn = random.Random(0)
+    return [{"drawn": number + drawn.random()} for number in numbers(rows)]
+
+
+def words_by_place(rows: list[dict[str, Any]], raw: Any) -> Any:
+    drawn = random.Random(0)
+    return [f"{number:g} {' '.join(drawn.choices(WORDS, k=4))}" for number in numbers(rows)]
+
+
+def with_an_id(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [{**one, "id": str(uuid4())} for one in of_the_largest(rows, raw)]
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms"])
+@pytest.mark.parametrize(
+    "mixes", [small_shares, neighbours_ids, in_a_header, by_how_many, by_place, words_by_place, with_an_id]
+)
+def test_nor_does_what_mixes_little_or_unseen(mixes: Theirs, kind: str) -> None:
+    def answered(guarded: Guard, rows: Sequence[Any]) -> list[Any]:
+        slots = ask(guarded, rows, kind)
+        return [(slot.value["share"] if mixes is with_an_id else slot.body, slot.headers) for slot in slots]
+
+    alone = [answered(guard(mixes), [row])[0] for row in ROWS]
+    guarded, _ = looking(mixes)
+    assert answered(guarded, ROWS) == alone
+    assert not guarded.together
+
+
+def fills_or_raises(rows: list[dict[str, Any]], raw: Any) -> Any:
+    known = [float(row["body"]) for row in rows if row["body"]]
+    return [{"number": float(row["body"] or statistics.mean(known))} for row in rows]
+
+
+def test_who_fails_alone_is_not_helped_by_its_mates() -> None:
+    guarded, _ = looking(fills_or_raises)
+    assert [slot.status for slot in ask(guarded, ["3", "", "2"])] == [200, 500, 200]
+    assert not guarded.together
+
+
+LATE = {
+    "an option": (lambda rows, raw: [str(n * float(rows[0].get("times", 1))) for n in numbers(rows)], {"times": 10}),
+    "the first date's form": (
+        lambda rows, raw: [str(row["date"].split("/" if "/" in rows[0]["date"] else "-")[0]) for row in rows],
+        {"date": "1/2/2024"},
+    ),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_rows_of_another_kind_are_looked_at_whenever_they_come(late: str) -> None:
+    mixes, more = LATE[late]
+    usual = {"date": "2024-01-02"} if "date" in more else {}
+    guarded, _ = looking(mixes)
+    rows = [{"body": str(i), **usual} for i in range(1, 5)]
+    for _ in range(2 * FIRST + 1):
+        ask(guarded, rows)
+    assert guarded.together
+    rows[0] |= more
+    alone = [answered(guard(mixes), [row])[0] for row in rows]
+    assert answered(guarded, rows) == alone
+    assert not guarded.together
+
+
 def looking(theirs: Theirs, **terms: Any) -> tuple[Guard, list[int]]:
     calls, sizes = counted(theirs)
     guarded = guard(calls, **terms)
@@ -66,6 +151,7 @@ def answered(guarded: Guard, bodies: Sequence[Any], kind: str = "torchserve") ->
     return [(slot.status, slot.body) for slot in ask(guarded, bodies, kind)]
 
 
+WORDS = ["red", "green", "blue", "black", "white", "grey"]
 ROWS: list[Any] = ["3", {"body": "1", "times": 10}, "2", "4"]
 
 
@@ -99,11 +185,33 @@ def not_alone(rows: list[dict[str, Any]], raw: Any) -> Any:
     return own(rows, raw)
 
 
+def says_whose_place(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [f"{2 * number:g} in place {i} of {len(rows)}" for i, number in enumerate(numbers(rows))]
+
+
+def rounds_by_mates(rows: list[dict[str, Any]], raw: Any) -> Any:
+    """Numbers in texts, which padding to the largest one rounds."""
+    return [{"score": f"{number + 1e-7 * max(numbers(rows)):.9f}"} for number in numbers(rows)]
+
+
+def in_milliseconds(rows: list[dict[str, Any]], raw: Any) -> Any:
+    took = len(rows) * 10 + time.perf_counter_ns() % 7
+    return [{"doubled": 2 * number, "took_ms": took} for number in numbers(rows)]
+
+
+def by_the_requests_id(rows: list[dict[str, Any]], raw: Any) -> Any:
+    found = {raw.get_request_id(i): {"doubled": 2 * number} for i, number in enumerate(numbers(rows))}
+    return [found[raw.get_request_id(i)] for i in range(len(rows))]
+
+
 def hardly(rows: list[dict[str, Any]], raw: Any) -> Any:
     return [str(number + 1e-3 * len(rows)) for number in numbers(rows)]
 
 
-@pytest.mark.parametrize("theirs", [own, the_batchs_size, the_time, not_alone, hardly])
+@pytest.mark.parametrize(
+    "theirs",
+    [own, the_batchs_size, the_time, not_alone, hardly, says_whose_place, rounds_by_mates, in_milliseconds, by_the_requests_id],
+)
 def test_everybody_else_gets_batches_and_is_looked_at_less_and_less(theirs: Theirs) -> None:
     guarded, sizes = looking(theirs)
     extra = []
@@ -124,6 +232,13 @@ def test_who_fails_and_who_is_alone_is_not_asked_again() -> None:
     assert sizes == [2, 1, 1, 1]
     assert guarded.first_answers is not None
     assert guarded.first_answers.count == 0
+
+
+def test_a_bad_request_among_them_makes_nobody_look_mixed() -> None:
+    guarded, _ = looking(the_batchs_size)
+    for _ in range(FIRST):
+        assert [slot.status for slot in ask(guarded, ["3", "1", "x", "4", "5"])] == [200, 200, 500, 200, 200]
+    assert guarded.together
 
 
 def test_a_slow_one_is_not_asked_again() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from slotwise.worker import Headers, Settings, TorchServeHandler
-from slotwise.worker.separability.first_batches import FIRST, OF_A_KIND, kind_of
+from slotwise.worker.separability.first_batches import FIRST, kind_of
+from slotwise.worker.separability.kinds import OF_A_KIND
 from tests.worker.leaving import as_json
 from tests.worker.toy import POISON, Toy, ask, begin
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, UserDict, defaultdict
 from dataclasses import dataclass, field
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -219,3 +220,47 @@ def test_what_is_made_when_it_is_first_needed_is_made_as_a_whole() -> None:
     guarded = guard(Lazy().handle)
     assert [slot.status for slot in ask(guarded, [b"bad", b"a"])] == [500, 200]
     assert [slot.body for slot in ask(guarded, [b"b"])] == [b"label cpu"]
+
+
+def test_what_a_failed_call_has_put_into_the_lists_of_a_dict_that_was_empty_is_undone() -> None:
+    class Turns:
+        def __init__(self) -> None:
+            self.turns: dict[str, list[bytes]] = defaultdict(list)
+
+        def handle(self, data: Any, context: Any) -> list[Any]:
+            answers = []
+            for row in data:
+                self.turns["ann"].append(bytes(row["body"]))
+                if row["body"] == b"bad":
+                    raise ValueError
+                answers.append(str(len(self.turns["ann"])))
+            return answers
+
+    guarded = guard(Turns().handle)
+    assert [slot.body for slot in ask(guarded, [b"a"])] == [b"1"]
+    assert [slot.body for slot in ask(guarded, [b"b", b"c", b"bad"])][:2] == [b"2", b"3"]
+    assert [slot.body for slot in ask(guarded, [b"d"])] == [b"4"]
+
+
+def test_a_dict_that_keeps_its_order_is_whole_after_calls_that_failed() -> None:
+    class Recent:
+        def __init__(self) -> None:
+            self.recent = OrderedDict[str, int]()
+
+        def handle(self, data: Any, context: Any) -> list[Any]:
+            answers = []
+            for row in data:
+                self.recent[row["body"].decode()] = 1
+                self.recent.move_to_end(row["body"].decode())
+                if row["body"].startswith(b"bad"):
+                    raise ValueError
+                answers.append(" ".join(islice(self.recent, 9)))
+                while len(self.recent) > 2:
+                    self.recent.popitem(last=False)
+            return answers
+
+    guarded = guard(Recent().handle)
+    for bodies in ([b"a", b"b"], [b"bad one", b"c"], [b"a", b"bad two"], [b"b", b"c", b"bad one", b"a"]):
+        slots = ask(guarded, bodies)
+        assert [slot.status for slot in slots] == [500 if body.startswith(b"bad") else 200 for body in bodies]
+    assert [slot.body for slot in ask(guarded, [b"b", b"a"])] == [b"c a b", b"b a"]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from slotwise.worker.separability.about import identity
 from slotwise.worker.separability.proof import caller, keep_rows_apart, kept, proven, settled
 from slotwise.worker.separability.verdict import Verdict
 
+CALLS: WeakKeyDictionary[Counting, int] = WeakKeyDictionary()  # beside the handlers, where each call undoes the one before
+
 
 class Counting(BatchHandler):
     """Doubles its rows, and counts how often it was called."""
@@ -27,10 +30,15 @@ class Counting(BatchHandler):
     def __init__(self, mixes: bool = False, item: Any = np.zeros(4, np.float32), **changes: Any) -> None:
         self.settings = Settings(batch_size=8, proof_s=5.0).but(**changes)
         self.engine: Callable[[Any], Any] = self.run
-        self.calls, self.mixes, self.item = 0, mixes, item
+        self.mixes, self.item = mixes, item
+        CALLS[self] = 0
+
+    @property
+    def calls(self) -> int:
+        return CALLS[self]
 
     def run(self, x: Any) -> Any:
-        self.calls += 1
+        CALLS[self] += 1
         return 2 * x - (x.max() if self.mixes else 0)
 
     def example(self) -> Any:
@@ -263,6 +271,25 @@ def test_one_that_has_no_numbers_may_be_answered_or_refused(tmp_path: Path, item
         handler.engine = (lambda x: x) if isinstance(item, dict) else engine
         handler.collate = list if isinstance(item, dict) else np.stack  # type: ignore[method-assign]
         assert settle(handler, tmp_path).separable is True
+
+
+def test_which_error_a_missing_number_makes_decides_nothing(tmp_path: Path) -> None:
+    """A table of nothing but None holds objects, one of None and numbers NaN, as pandas has it."""
+
+    class Table(Counting):
+        def collate(self, items: list[Any]) -> Any:
+            column = [item["x"] for item in items]
+            return np.array(column, object if set(column) == {None} else np.float64)
+
+        def run(self, x: Any) -> Any:
+            return x * 2
+
+    assert settle(Table(item={"x": 2.5}), tmp_path).separable is True
+
+
+def test_whole_numbers_of_one_axis_go_in_batches_where_two_lengths_do_not(tmp_path: Path) -> None:
+    verdict = settle(Counting(item=np.array([3, 1, 2])), tmp_path)
+    assert (verdict.separable, verdict.most_rows) == (None, 0)  # of no mate the numbers are larger
 
 
 def test_an_example_is_read_as_requests_are(tmp_path: Path) -> None:

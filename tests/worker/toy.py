@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ POISON = -1.0  # the model raises on it
 NAN = -2.0  # the model answers NaN
 MUTE = -3.0  # the answer cannot be said in JSON
 HUGE = -4.0  # alone it does not fit into memory
+CALLS: WeakKeyDictionary[Toy, list[np.ndarray[Any, Any]]] = WeakKeyDictionary()  # beside the handlers: they are put back
 
 
 class Metrics:
@@ -73,13 +75,18 @@ class Toy(BatchHandler):
 
     def __init__(self, settings: Settings | None = None) -> None:
         self.wanted = settings or Settings(batch_size=8)
-        self.calls: list[np.ndarray[Any, Any]] = []
+        CALLS[self] = []
         self.capacity = 10**9
         self.broken = False
         self.pipeline: Pipeline
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
         return self.double
+
+    @property
+    def calls(self) -> list[np.ndarray[Any, Any]]:
+        """What its model was called with, also what was asked again."""
+        return CALLS[self]
 
     @property
     def isolation(self) -> Isolation:

@@ -1,7 +1,8 @@
 """Prove with examples that a guarded handler of somebody else gives no request an answer that depends on its batch-mates.
 
 Each example is answered among copies of itself, and at the same place among the others, in batches of the same sizes. Status,
-content type, and every number and text of the body have to be the same.
+headers, and every number and text of the body have to be the same. And all of them together are the first batch of another
+worker: a handler that keeps what it has answered would say the same for ever.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
 from slotwise.errors import SlotwiseError
+from slotwise.worker.answer import REQUEST_ID
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.bits import Deviation, bits, difference
 from slotwise.worker.separability.two_batches import prove
@@ -101,7 +103,10 @@ def prove_guarded(archive: Path, examples: Sequence[Example], most_s: float = MO
         )
     try:
         with LocalModel(archive, batch_size=max(SIZES)) as model:
-            verdicts = _verdicts(model, examples, time.monotonic() + most_s)
+            stop_at = time.monotonic() + most_s
+            verdicts = _verdicts(model, examples, stop_at)
+            if all(verdict.separable for verdict in verdicts) and time.monotonic() < stop_at:
+                verdicts.append(_first_batch(archive, model, examples))
     except SlotwiseError as error:
         hint = "guard it without --example, or where its requirements are installed"
         why = str(error).removeprefix(f"{archive.name}: ")
@@ -129,17 +134,39 @@ def _verdicts(model: LocalModel, examples: Sequence[Example], stop_at: float) ->
     return verdicts
 
 
+def _first_batch(archive: Path, model: LocalModel, examples: Sequence[Example]) -> Verdict:
+    """Whether a new worker's first answers are those that `model` gives to each example at its place among copies."""
+    batch = [examples[i % len(examples)] for i in range(max(SIZES))]
+    with LocalModel(archive, batch_size=len(batch)) as another:
+        together = _Attempt(another)(batch, len(batch))
+    attempt = _Attempt(model)
+    for place, example in enumerate(examples):
+        alone = attempt([example] * len(batch), len(batch))[place]
+        one, other = (each if isinstance(each, SlotError) else each[-1] for each in (alone, together[place]))  # without headers
+        if not agree(one, other):
+            cause = (
+                f"{example.name}: mixes rows: a new worker's first batch has another answer than one that has answered before"
+            )
+            return Verdict(False, cause, 1)
+    return Verdict(True)
+
+
 class _Attempt:
     """Answers one batch of examples, and remembers how far an example's answers in batches of one size were apart."""
 
     def __init__(self, model: LocalModel) -> None:
         self.model = model
         self.seen: dict[tuple[int, int, str], Any] = {}
+        self.headers: dict[tuple[str, ...], list[dict[str, str]]] = {}
+        self.unsteady = {REQUEST_ID}  # headers that are others when the same batch is asked again: with the time, say
         self.most = Deviation()
 
     def __call__(self, examples: list[Example], size: int) -> list[Any]:
         answers = self.model.answer([(one.body, {"content-type": one.content_type}) for one in examples])
-        outputs = [_output(answer) for answer in answers]
+        headers = [answer.headers for answer in answers]
+        for before, now in zip(self.headers.setdefault(tuple(one.name for one in examples), headers), headers, strict=True):
+            self.unsteady |= {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+        outputs = [_output(answer, self.unsteady) for answer in answers]
         for place, (example, output) in enumerate(zip(examples, outputs, strict=True)):
             first = self.seen.setdefault((size, place, example.name), output)
             if bits(first) != bits(output):
@@ -151,12 +178,18 @@ class _Attempt:
         return f", numbers up to {self.most.absolute:.2g} apart" if math.isfinite(self.most.absolute) else ""
 
 
-def _output(answer: LocalAnswer) -> Any:
+def _output(answer: LocalAnswer, unsteady: Collection[str]) -> Any:
     """What is compared of an answer; a SlotError for a refusal."""
     if answer.status >= 400:
         return SlotError(f"HTTP {answer.status}")
     try:
-        body = json.loads(answer.body, object_pairs_hook=list)
+        body = json.loads(answer.body, object_pairs_hook=_pairs)
     except (ValueError, RecursionError):
         body = answer.body
-    return [answer.status, answer.content_type, body]
+    headers = sorted([name, value] for name, value in answer.headers.items() if name not in unsteady)
+    return [answer.status, answer.content_type, headers, body]
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> list[list[Any]]:
+    """An object whose names may be there twice."""
+    return [[*pair] for pair in pairs]

@@ -4,6 +4,9 @@ The first worker reads every file and leaves a marker, so that the others need n
 the server, and the marker lies in it, where an archive can ship one, too. So it says what no archive can know: the inodes and
 times that the files got when they were extracted, and which boot of the machine that was. A marker that came with the archive,
 or from before a file was changed, counts for nothing. On a read-only file system every worker verifies for itself.
+
+A stranger's handler may rewrite files of its own archive when it starts: then its worker leaves another marker, and the next
+one takes them as they are, but for code.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ class DigestError(ValueError):
     """The extracted archive is not what was built. A ValueError, because TorchServe logs no message of a RuntimeError."""
 
 
-def verify(model_dir: Path, *, others: bool = False) -> None:
+def verify(model_dir: Path, *, others: bool = False) -> str:
     """Compare every file with its SHA-256, unless an earlier worker of the same extraction has done so.
 
     others: code that nobody listed may be there (TorchServe installs an archive's requirements beside it).
 
     A folder without slotwise.json and without digests passes: a handler under development, or an archive of another tool.
     Raises DigestError for a file that was changed or is missing, and for what Python would run although the digests do not
-    list it: modules, and bytecode that stands in for a module and says something else.
+    list it: modules, and bytecode that stands in for a module and says something else. Returns what `take_over` wants.
     """
     if (model_dir / "slotwise").is_dir() and not Path(__file__).resolve().is_relative_to(model_dir.resolve()):
         logger.warning("this worker runs %s, not the archive's own code: unset PYTHONPATH", Path(__file__).parent)
@@ -45,19 +48,47 @@ def verify(model_dir: Path, *, others: bool = False) -> None:
     if not listing.is_file():
         if (model_dir / "slotwise.json").is_file():
             raise DigestError(f"the archive lacks {DIGESTS}: it was changed after it was built")
-        return
+        return ""
     raw = listing.read_bytes()
     listed: dict[str, str] = json.loads(raw)["files"]
-    sources = {cached(model_dir / name): name for name in listed if name.endswith(".py")}
-    caches = {cache: name for cache, name in sources.items() if cache.is_relative_to(model_dir)}  # others came with no archive
+    caches = _caches(model_dir, listed)
     fixed = [name for name in listed if model_dir / name not in caches]  # Python writes a cache anew when it is stale
     stamp = _stamp(model_dir, raw, fixed, others)  # before anything is read: what changes meanwhile changes it, too
     if stamp and _text(model_dir / MARKER) == stamp:
-        return
+        return stamp
     _compare(model_dir, listed, caches)
     if not others:
         _refuse_unlisted(model_dir, listed)
     _mark(model_dir / MARKER, stamp)
+    return stamp
+
+
+def take_over(model_dir: Path, verified: str, *, others: bool = False) -> None:
+    """The archive's own handler has started: what it has rewritten meanwhile, but for code, the next worker takes as it is.
+
+    verified, others: what `verify` returned and was told.
+    """
+    if not verified:
+        return
+    raw = (model_dir / DIGESTS).read_bytes()
+    listed: dict[str, str] = json.loads(raw)["files"]
+    caches = _caches(model_dir, listed)
+    stamp = _stamp(model_dir, raw, [name for name in listed if model_dir / name not in caches], others)
+    if stamp in ("", verified):
+        return
+    try:
+        _compare(model_dir, {name: digest for name, digest in listed.items() if Path(name).suffix in CODE}, caches)
+    except DigestError as error:
+        logger.warning("the next worker will not start: %s", error)
+        return
+    logger.info("the handler has rewritten files of its archive: the next worker takes them as they are")
+    _mark(model_dir / MARKER, stamp)
+
+
+def _caches(model_dir: Path, listed: Collection[str]) -> dict[Path, str]:
+    """Where bytecode of the archive's modules lies within it, and of which."""
+    sources = {cached(model_dir / name): name for name in listed if name.endswith(".py")}
+    return {cache: name for cache, name in sources.items() if cache.is_relative_to(model_dir)}  # others came with no archive
 
 
 def content(model_dir: Path) -> str:
@@ -70,15 +101,22 @@ def _compare(model_dir: Path, listed: Mapping[str, str], caches: Mapping[Path, s
     for name, digest in listed.items():
         file = model_dir / name
         if not file.is_file():
-            raise DigestError(f"{name} is missing from the extracted archive")
+            raise DigestError(f"{name} is missing from the extracted archive{_since(model_dir)}")
         if file not in caches and file_sha256(file) != digest:
-            raise DigestError(f"{name} is not the file that was built")
+            raise DigestError(f"{name} is not the file that was built{_since(model_dir)}")
     for cache, source in caches.items():
         name = cache.relative_to(model_dir).as_posix()
         if name in listed and file_sha256(cache) == listed[name]:
             continue
         if runs_other_code(model_dir / source):
             raise DigestError(f"{name} would run in place of {source}, and is not what that compiles to")
+
+
+def _since(model_dir: Path) -> str:
+    """What is said of a file where a worker has verified the archive before."""
+    if not _text(model_dir / MARKER):
+        return ""
+    return ": it was changed when a worker had verified it; a handler that writes must write elsewhere than into its archive"
 
 
 def _refuse_unlisted(model_dir: Path, listed: Collection[str]) -> None:
@@ -91,16 +129,23 @@ def _refuse_unlisted(model_dir: Path, listed: Collection[str]) -> None:
 
 
 def _stamp(model_dir: Path, raw: bytes, names: Collection[str], others: bool) -> str:
-    """What these files are in this extraction; it changes with each of them. "" where one is missing."""
+    """What these files are in this extraction; it changes with each of them. "" where they cannot be looked at."""
     digest = hashlib.sha256(raw)
     digest.update(f"{_text(BOOT)} {others}".encode())
     try:
         for name in names:
-            status = (model_dir / name).stat()
-            digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n".encode())
+            digest.update(_about(model_dir / name))
     except OSError:
         return ""
     return digest.hexdigest()
+
+
+def _about(file: Path) -> bytes:
+    try:
+        status = file.stat()
+    except FileNotFoundError:
+        return b"gone\n"
+    return f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n".encode()
 
 
 def _text(path: Path) -> str:

@@ -7,7 +7,7 @@ its parts and hooks. What an object of a library keeps is seen where it is one o
 from __future__ import annotations
 
 import gc
-from collections import UserDict, UserList, deque
+from collections import OrderedDict, UserDict, UserList, deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -90,7 +90,8 @@ def differ(before: Parts, now: Parts) -> bool:
 def listed(value: Any) -> Parts:
     """What is in a container, of a dict its keys and values."""
     if isinstance(value, dict):
-        return [list(dict.keys(value)), list(dict.values(value))]
+        plain: Any = _plain_dict(value)
+        return [list(plain.keys(value)), list(plain.values(value))]
     kind = next(kind for kind in CONTAINERS if isinstance(value, kind))
     return [list(kind.__iter__(value))]
 
@@ -101,12 +102,18 @@ def filled(value: Any, parts: Parts) -> None:
         bytearray.__setitem__(value, slice(None), bytes(parts[0]))
         return
     kind: Any = next(kind for kind in CONTAINERS if isinstance(value, kind))
+    kind = _plain_dict(value) if kind is dict else kind
     kind.clear(value)
-    if kind is dict:
+    if isinstance(value, dict):
         for key, one in zip(*parts, strict=True):
-            (type(value) if type(value).__module__ == "collections" else dict).__setitem__(value, key, one)
+            kind.__setitem__(value, key, one)
     else:
         (kind.update if kind is set else kind.extend)(value, *parts)
+
+
+def _plain_dict(value: dict[Any, Any]) -> type:
+    """The class of Python's own that knows what is in there: one that keeps its order itself breaks by another's methods."""
+    return OrderedDict if isinstance(value, OrderedDict) else dict
 
 
 def same(one: Any, other: Any) -> bool:

@@ -53,6 +53,13 @@ def changed_by(handle: Callable[..., Any]) -> list[tuple[Any, str]]:
     return list(reading.of([]).places.values())
 
 
+def changed_on(owner: Any) -> list[tuple[Any, str]]:
+    """The places that an object's methods change which are its author's."""
+    kinds = [kind for kind in type(owner).__mro__ if sources.is_authors(kind)]
+    names = sources.methods_of(kinds) - BUILDING
+    return list(FollowedMethods(owner, kinds, told=True).of(names).places.values())
+
+
 def handed_on(effects: dict[str, Effects]) -> set[str]:
     """What a method changes that a later one reads; where that has several names, all that such a method changes."""
     found = {name for one in effects.values() for name in one.changed & process_wide.TOGETHER}

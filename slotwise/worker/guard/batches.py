@@ -102,11 +102,23 @@ class Guard:
 
     def _looked_at(self, slots: BatchSlots) -> list[Owned | SlotError]:
         """What theirs gave for each slot; where that is seen to depend on its mates, what each got alone."""
-        began = self.clock()
+        began, first = self.clock(), self.first_answers
+        if first is None or not self.together or began < self.singly_until:
+            return self._outputs(slots)
+        before = self.undoing.now() if first.is_due(slots.unseen) else None
         outputs = self._outputs(slots)
-        if self.first_answers is None or not self.together or self.dead or began < self.singly_until:
+        if self.dead or before is None:
+            first.pass_by(outputs)
             return outputs
-        alone = self.first_answers.look(slots, outputs, self.clock() - began)
+        try:
+            after, took_s = self.undoing.now(), self.clock() - began
+            back = after if before.has_made() else before
+            alone = first.look(slots, outputs, took_s, back.put_back)
+            if alone is None:
+                after.put_back()
+        except Exception:  # theirs may keep an object that answers with anything
+            logger.warning("requests %s cannot be asked again", slots.all_names(), exc_info=True)
+            return outputs
         self.together = alone is None
         return alone or outputs
 
@@ -126,7 +138,8 @@ class Guard:
         except EngineDead:
             logger.exception("the device is dead: this worker ends")
             self.dead = True
-        self._learn(slots.n, tally, outputs)
+        if not slots.again:
+            self._learn(slots.n, tally, outputs)
         return outputs
 
     def _groups(self, slots: BatchSlots, outputs: list[Owned | SlotError]) -> list[list[int]]:

@@ -55,7 +55,7 @@ class GuardedHandler:
         """Verify the archive, start theirs, and put the guard around it."""
         context = ServerContext(raw)
         self.server, self.decodes = context.server, unreadable.left_to_us()
-        digests.verify(context.model_dir, others=True)
+        verified = digests.verify(context.model_dir, others=True)
         if context.server == "mms":
             mms_frames.install()
             unreadable.install()
@@ -65,6 +65,7 @@ class GuardedHandler:
             pieces.install()
             once = {"pieces": pieces, "steps": why == "steps", "sequence": why == "sequence"}
         handle = theirs.start(self.terms["handler"], raw, context.server, self.terms.get("legacy", False))
+        digests.take_over(context.model_dir, verified, others=True)
         limits = limits_of(raw, server=context.server)
         guard_class = Once if once else Bare if self.terms.get("bare") else Guard
         self.guard = guard_class(

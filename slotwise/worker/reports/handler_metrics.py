@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 MOST_VALUES = 1000  # kept between two batches; of more the oldest are dropped
@@ -44,6 +46,16 @@ class HandlerMetrics:
             return
         if math.isfinite(number):
             self._values.append(MetricValue(prometheus_name(name), number, unit))
+
+    @contextmanager
+    def as_they_are(self) -> Iterator[None]:
+        """Within, what is recorded is forgotten at the end: a row is asked again, and counted once."""
+        values = list(self._values)
+        try:
+            yield
+        finally:
+            self._values.clear()
+            self._values.extend(values)
 
     def take(self) -> list[MetricValue]:
         """Remove and return everything recorded since the last call."""

@@ -6,21 +6,21 @@ item of another kind: with an option that a model may take for all rows, say, or
 
 Where a row says something else alone, rows run one by one from then on, and those of this batch say what each said alone. What
 another kernel may have rounded, and all that is proven, is asked once more where no kernel is another: beside its mates, and
-among copies.
+among copies. Each is asked as things were before its batch came: what a handler keeps by a row's content hides nothing, and
+nothing is counted twice.
 """
 
 from __future__ import annotations
 
 import logging
-import operator
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from slotwise.worker.batch import NOT_RUN, Row
+from slotwise.worker.familiar.own_state import AsItWas, kept_by
 from slotwise.worker.hooks import ROUNDED, Hooks
 from slotwise.worker.isolation import is_out_of_memory, row_error
 from slotwise.worker.outputs import on_host
@@ -30,6 +30,7 @@ from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
+from slotwise.worker.separability.kinds import Kinds, made_of
 from slotwise.worker.separability.lengths import shape_of
 from slotwise.worker.separability.mates import items_of, parts_of
 from slotwise.worker.separability.proof import rounding
@@ -42,9 +43,6 @@ logger = logging.getLogger(__name__)
 KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
-OF_A_KIND = 4  # batches in which rows are asked again for one; one where the seconds are spent
-KINDS = 64  # of items, at most: names that a client makes up are no end of kinds
-PLAIN = frozenset({bool, int, float, str, type(None)})  # what JSON has in its lists
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
@@ -57,11 +55,13 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] | None = None) -> None:
         self.hooks, self.padding, self.left_s, self.is_proven = hooks, padding, budget_s, proven is not None
-        self.proven = frozenset(map(kind_of, proven or ()))
+        self.kinds = Kinds(list(map(kind_of, proven or ())))
         self.has_kinds = proven is None or any(map(_has_names, proven))  # else they are arrays and the like
         self.count = 0  # of batches whose rows differ
-        self.kinds: Counter[object] = Counter()  # batches whose rows were asked again for an item of this kind
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
+        self.keeping = kept_by(hooks.handler)
+        self.before: AsItWas | None = None  # the batch that runs now, where it may be looked at
+        self.after: AsItWas | None = None
 
     @classmethod
     def of(cls, hooks: Hooks, padding: Padding, verdict: Verdict, model_dir: Path) -> FirstBatches | None:
@@ -76,81 +76,100 @@ class FirstBatches:
         proven = [handler._shown_to_model(item) for item in items_of(model_dir, handler)]
         return cls(hooks, padding, handler.settings.proof_s, proven)
 
+    def begin(self, rows: Sequence[Row]) -> None:
+        """These rows run now: remember how things are, where they may be asked again."""
+        self.before = self.after = None
+        if len(rows) < 2 or self._is_over():
+            return
+        try:
+            if self._is_due() or (self.has_kinds and self._new(rows)):
+                self.before = self.keeping.now()
+        except Exception:  # an author's own object may answer with anything
+            logger.info("what the handler keeps cannot be remembered", exc_info=True)
+
     def look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         """Ask rows again that have run together. requests: by slot."""
         rows = [row for row in rows if row.error is None]
-        by_chance = self.draws >= DRAWS and 2 * self.draws > self.asked
-        if len(rows) < 2 or by_chance or self.hooks.handler.max_rows == 1:
+        if len(rows) < 2 or self._is_over():
             return
         try:
-            self._look(rows, requests)
+            with self.hooks.metrics().as_they_are():
+                self._look(rows, requests)
         except KeyboardInterrupt:
             raise
         except BaseException:  # an author's sys.exit(), too: of what cannot be copied, say, nobody can tell
             logger.warning("a row that has run beside others cannot be asked again", exc_info=True)
 
+    def _is_over(self) -> bool:
+        """Whether nothing is to be found out any more: rows run one by one, or most of them say something else each time."""
+        return self.hooks.handler.max_rows == 1 or (self.draws >= DRAWS and 2 * self.draws > self.asked)
+
+    def _is_whole(self) -> bool:
+        return self.count < FIRST and self.left_s > 0 and not self.is_proven
+
+    def _is_due(self) -> bool:
+        return self._is_whole() or not (self.count + 1) & self.count
+
+    def _new(self, rows: Sequence[Row]) -> set[object]:
+        return self.kinds.new((kind_of(self.hooks.handler._shown_to_model(row.asked)) for row in rows), self.left_s > 0)
+
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
-        count = self.count + 1
-        ask_all = count <= FIRST and self.left_s > 0 and not self.is_proven
-        is_due = ask_all or not count & (count - 1)
-        new_kinds = {kind for kind in map(self._kind, rows) if self._is_new(kind)} if self.has_kinds else set()
-        if (is_due or new_kinds) and not _differ(rows):  # mates that are its like tell nothing of a row
+        whole, due = self._is_whole(), self._is_due()
+        new = self._new(rows) if self.has_kinds else set()
+        if (due or new) and not _differ(rows):  # mates that are its like tell nothing of a row
             return
-        self.count = count
-        if not (is_due or new_kinds):
+        self.count += 1
+        if not (due or new):
             return
-        self.kinds.update(new_kinds)
-        asked = rows if ask_all or new_kinds else rows[-1:]  # the first has nothing of what runs on from row to row
-        began, undecided = time.monotonic(), list[Row]()
-        alone_tells = not self.is_proven or bool(new_kinds)  # of what is proven only two batches of one shape tell
+        self.kinds.looked_at(new)
+        asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
+        began, near = time.monotonic(), list[Row]()
+        tell = not self.is_proven or bool(new)  # of what is proven only two batches of one shape tell
         try:
-            mixed = any(self._is_mixed(row, requests[row.slot], alone_tells, undecided) for row in asked)
-            if mixed or (undecided and self._mates_change(undecided, rows, requests)):
+            if self.before is not None:
+                self.after = self.keeping.now()
+                self.before = self.after if self.before.has_made() else self.before
+            same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
+            if not same or (near and self._mates_change(near, rows, requests)):
                 self._one_by_one(rows)
+            else:
+                self._put_back(self.after)
         finally:
             self.left_s -= time.monotonic() - began
 
-    def _kind(self, row: Row) -> object:
-        return kind_of(self.hooks.handler._shown_to_model(row.asked))
+    def _says_the_same_alone(self, row: Row, request: Request, near: list[Row], tell: bool) -> bool:
+        """By what is answered: outputs may be padded to the length of the longest mate.
 
-    def _is_new(self, kind: object) -> bool:
-        known = kind in self.proven or self.kinds[kind] >= (OF_A_KIND if self.left_s > 0 else 1)
-        return not known and (kind in self.kinds or len(self.kinds) < KINDS)
-
-    def _is_mixed(self, row: Row, request: Request, alone_tells: bool, undecided: list[Row]) -> bool:
-        """Whether the row is answered otherwise than alone, by far. Outputs may be padded to the length of the longest mate.
-
-        undecided: gets the row where it is not clear whose work that is: it says nearly the same, or fails alone.
+        near: gets the row, if but nearly, or where it fails alone, or where this alone does not tell.
         """
         if self._late():
-            return False
-        self.asked += 1
-        alone = self._alone(row)
-        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself, before all others
-            undecided[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
-            return False
-        said_alone, said_beside = self._said(alone, request), self._said(row, request)
-        if _alike(said_alone, said_beside, KERNELS):
-            return False
-        if not alone_tells or _alike(said_alone, said_beside) or _alike(_together(said_alone), _together(said_beside), KERNELS):
-            undecided.append(row)
-            return False
-        again = self._alone(row)
-        if _alike(said_alone, self._said(again, request), AGAIN):
             return True
-        if not _alike(alone.output, again.output, AGAIN):
-            self.draws += 1
+        self.asked += 1
+        self._put_back(self.after)
+        beside, alone = self._said(row, request), self._alone(row)
+        if alone.error is not None:  # its mates may have helped it: it is asked among copies of itself
+            near[:0] = [] if isinstance(alone.error.source, OutOfMemory) else [row]
+            return True
+        if _alike(said := self._said(alone, request), beside, KERNELS):
+            return True
+        if not tell or _alike(said, beside) or _alike(_together(said), _together(beside), KERNELS):
+            near.append(row)
+            return True
+        again = self._alone(row, back=False)  # with what the first time has left: what came before may count
+        if _alike(said, self._said(again, request), AGAIN):
             return False
-        # Only the answer is another one each time: it has a time in it, or an id. The outputs have not.
+        if not _alike(alone.output, again.output, AGAIN):  # else but the answer is another each time: it has a time, or an id
+            self.draws += 1
+            return True
         pair = alone.output, row.output
-        return not (padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
+        return bool(padded_difference(*pair).relative <= ROUNDED and _whole_apart(*pair) <= 1)
 
-    def _mates_change(self, undecided: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
+    def _mates_change(self, near: Sequence[Row], rows: Sequence[Row], requests: Sequence[Request]) -> bool:
         """Whether the first of these says something else among its mates than at the same place of as many copies of itself.
 
         Unknown, so False, where their items have several shapes: then the two batches have, too.
         """
-        row, request = undecided[0], requests[undecided[0].slot]
+        row, request = near[0], requests[near[0].slot]
         if self._late() or len({self._shapes(other) for other in rows}) > 1:
             return False
 
@@ -158,11 +177,12 @@ class FirstBatches:
             return self._said(self._again(batch)[rows.index(row)], request)
 
         copies = [row] * len(rows)
-        among_copies = said(copies)
-        if _alike(among_copies, said(rows), KERNELS):
+        among = said(copies)
+        if _alike(among, said(rows), KERNELS):
             return False
-        repeats = _alike(among_copies, said(copies), AGAIN)
-        self.draws += 0 if repeats else len(undecided)
+        alone, again = self._alone(row), self._alone(row, back=False)  # what came before may count
+        repeats = _alike(among, said(copies), AGAIN) and _alike(self._said(alone, request), self._said(again, request), AGAIN)
+        self.draws += 0 if repeats else len(near)
         return repeats
 
     def _shapes(self, row: Row) -> tuple[object, ...]:
@@ -176,12 +196,14 @@ class FirstBatches:
         copy.ran(owned(row.output))
         return self.hooks.encode(copy, request, False)
 
-    def _alone(self, row: Row) -> Row:
+    def _alone(self, row: Row, back: bool = True) -> Row:
         """A copy of the row that has run alone."""
-        return self._again([row])[0]
+        return self._again([row], back)[0]
 
-    def _again(self, rows: Sequence[Row]) -> list[Row]:
-        """Copies of the rows that have run together; where that fails each of them has the error."""
+    def _again(self, rows: Sequence[Row], back: bool = True) -> list[Row]:
+        """Copies of the rows that have run together, as things were `back` before; where that fails they have the error."""
+        if back:
+            self._put_back(self.before)
         copies = [Row(row.owner, owned(row.asked), row.slot) for row in rows]
         try:
             self.hooks.attempt(copies, self.padding.size(len(rows), self.padding.max_rows))
@@ -194,13 +216,18 @@ class FirstBatches:
 
     def _one_by_one(self, rows: Sequence[Row]) -> None:
         vars(self.hooks.handler)["max_rows"] = 1
+        self._put_back(self.before)
         logger.warning("a row says something else beside other rows than alone: from now on rows run one by one")
         for row in rows:
             row.refuse(NOT_RUN)
             if self._late():
                 continue
-            alone = self._alone(row)
+            alone = self._alone(row, back=False)
             row.item, row.output, row.error = alone.item, alone.output, alone.error  # collate may note something on the item
+
+    def _put_back(self, remembered: AsItWas | None) -> None:
+        if remembered is not None:
+            remembered.put_back()
 
     def _late(self) -> bool:
         return time.monotonic() > self.hooks.handler.predict_until
@@ -216,18 +243,11 @@ def _has_names(item: object) -> bool:
 
 
 def kind_of(item: object) -> object:
-    """What an item is made of: types, names, and whether something is missing, empty or no number. No lengths and no values."""
-    if isinstance(item, Mapping):
-        return frozenset((name, kind_of(part)) for name, part in item.items())
-    if isinstance(item, list | tuple):
-        types = frozenset(map(type, item))
-        if types <= PLAIN:  # as may be a hundred thousand of them
-            return type(item), types, any(map(operator.ne, item, item)), "" in item
-        return type(item), frozenset(map(kind_of, item))
-    if isinstance(item, str | bytes):
-        return type(item), not item
-    if isinstance(item, float):
-        return float, item != item
+    """What an item is made of (kinds.py), of an array also its type, and whether it has NaN."""
+    return made_of(item, _kind_of_array)
+
+
+def _kind_of_array(item: object) -> object:
     if not hasattr(item, "dtype"):
         return type(item)
     on_cpu = getattr(getattr(item, "device", None), "type", "cpu") == "cpu"  # no batch waits until a GPU has told

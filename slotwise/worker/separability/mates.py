@@ -34,11 +34,12 @@ EXAMPLE = "example "  # what the kinds of mates that are an archive's examples b
 
 @dataclass(frozen=True)
 class Company:
-    """A row, its mates by what they are, and the longest of them where they have lengths."""
+    """A row, its mates by what they are, and the longest of them where they have lengths. same: what hardly differs in them."""
 
     row: Any
     mates: Mapping[str, Any]
     longest: Any = None
+    same: str = ""
 
 
 def company(model_dir: Path, handler: samples.ItemSource) -> Company | None:
@@ -141,7 +142,7 @@ def unvaried(whole: Company, takes: Callable[[Any], bool]) -> str:
         differ = [i for i in strange if i < len(others) and bits(others[i]) != strange[i]]
         if differ and takes(mate):
             strange = {i: strange[i] for i in strange if i not in differ}
-    return next((type(parts[i]).__name__ for i in strange), "")
+    return next((type(parts[i]).__name__ for i in strange), whole.same)
 
 
 def texts_of(part: Any) -> list[Any]:

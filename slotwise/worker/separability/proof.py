@@ -27,6 +27,7 @@ from slotwise.worker.batch import Row
 from slotwise.worker.engines import samples
 from slotwise.worker.engines.choice import key_of, recall, remember
 from slotwise.worker.environment.digests import content
+from slotwise.worker.familiar.own_state import kept_by
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.padding import Padding
@@ -63,7 +64,7 @@ def keep_rows_apart(handler: BatchHandler, model_dir: Path) -> Verdict:
 
 
 def caller(handler: BatchHandler) -> Attempt:
-    """What runs its model once on a list of items: one output, or the SlotError of that row, an item."""
+    """What runs its model once on a list of items, with nothing kept of earlier ones: outputs, or the row's SlotError."""
     hooks = Hooks(handler, handler.settings.max_response_bytes)
 
     def attempt(items: list[Any], size: int) -> list[Any]:
@@ -71,7 +72,7 @@ def caller(handler: BatchHandler) -> Attempt:
         hooks.attempt(rows, size)
         return [row.output if row.error is None else row.error.error() for row in rows]
 
-    return attempt
+    return kept_by(handler).each_time(attempt)
 
 
 def settled(handler: BatchHandler, attempt: Attempt, model_dir: Path, clock: Callable[[], float] = time.monotonic) -> Verdict:
@@ -190,8 +191,7 @@ def proven(
     return replace(verdict, about=identity(handler, model_dir))
 
 
-def _largest(most: int) -> int:
-    """The largest batch that is tried where up to `most` rows run at once."""
+def _largest(most: int) -> int:  # the largest batch that is tried where up to `most` rows run at once
     return min(most, SIZES[-1])
 
 
@@ -200,8 +200,7 @@ def _taken(attempt: Attempt, whole: Company) -> Company:
     if whole.longest is None or _takes(attempt, whole.longest):
         return whole
     mates = dict(whole.mates)
-    shorter = mates.pop("shorter", None)
-    if shorter is None or not mates or not _takes(attempt, shorter):
+    if (shorter := mates.pop("shorter", None)) is None or not mates or not _takes(attempt, shorter):
         return replace(whole, longest=None)
     return Company(shorter, mates, whole.row)
 
@@ -212,8 +211,10 @@ def _joining(handler: BatchHandler, attempt: Attempt, whole: Company) -> Company
     def joins(mate: Any) -> bool:
         return _together(handler, whole.row, mate) or _takes(attempt, whole.row, mate)
 
-    mates = {kind: mate for kind, mate in whole.mates.items() if joins(mate)}
-    return replace(whole, mates=mates, longest=whole.longest if whole.longest is not None and joins(whole.longest) else None)
+    mates, longest = {kind: mate for kind, mate in whole.mates.items() if joins(mate)}, whole.longest
+    if longest is not None and not _takes(attempt, longest, whole.row) and ("zero" in mates or not joins(longest)):
+        whole, longest = replace(whole, same="whole numbers" if joins(longest) else ""), None  # two lengths fail together
+    return replace(whole, mates=mates, longest=longest)
 
 
 def _turned(handler: BatchHandler, model_dir: Path, whole: Company) -> Company | None:
@@ -277,8 +278,8 @@ def _report(verdict: Verdict, most: int, separable: str) -> None:
         raise ValueError(f"the archive requires that rows are kept apart: {verdict.cause} ({engine})")
     if verdict.most_rows:
         how = "one by one" if verdict.most_rows == 1 else f"at most {verdict.most_rows} at once"
-        calls = -(-most // verdict.most_rows)
-        logger.warning("%s: %s: rows run %s, so that a batch of %d takes %d calls", engine, verdict.cause, how, most, calls)
+        cost = most, -(-most // verdict.most_rows)
+        logger.warning("%s: %s: rows run %s, so that a batch of %d takes %d calls", engine, verdict.cause, how, *cost)
     elif verdict.separable is None:
         logger.warning("%s: nobody knows whether a row's answer depends on its mates: %s", engine, verdict.cause)
 

@@ -95,14 +95,16 @@ def prove(
 def fills_up(attempt: Attempt, row: Any, empty: Any) -> bool:
     """Whether a row of which numbers are missing gives something else beside one that has them than beside itself.
 
-    So it is where what is missing becomes the batch's mean, or what the row before it has; an error is something else, too.
+    So it is where what is missing becomes the batch's mean, or what the row before it has. An error is something else than an
+    answer; which error it is decides nothing.
     """
 
     def give(*items: Any) -> list[Any]:
         try:
-            return list(map(bits, attempt(list(map(deepcopy, items)), 2)))
-        except Exception as error:
-            return [type(error)] * 2
+            outputs = attempt(list(map(deepcopy, items)), 2)
+            return [SlotError if isinstance(output, SlotError) else bits(output) for output in outputs]
+        except Exception:
+            return [SlotError] * 2
 
     beside_itself = give(empty, empty)
     return beside_itself != [give(empty, row)[0], give(row, empty)[1]] and beside_itself == give(empty, empty)
