@@ -16,6 +16,7 @@ RawHeaders = list[tuple[bytes, bytes]]
 PATH = "/predictions/"
 MISSING = 404
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
+OVERLOADED = b"x-slotwise-overloaded"  # a refusal's header, by which a gateway before a host of ours knows an Overloaded
 
 
 class Refused(Exception):
@@ -23,6 +24,8 @@ class Refused(Exception):
 
     logged: what a log says of it, which has none of a client's own words; "" where the message has none.
     """
+
+    overloaded = False
 
     def __init__(
         self,
@@ -60,6 +63,12 @@ class Refused(Exception):
 
 class Overloaded(Refused):
     """There is no place in its model's queue, or its turn would come too late: so many ask, whatever the model is like."""
+
+    overloaded = True
+
+    def headers(self) -> RawHeaders:
+        """As any refusal's, and what it is."""
+        return [*super().headers(), (OVERLOADED, b"1")]
 
 
 class NotLoaded(Refused):
@@ -250,6 +259,11 @@ class BackendAnswer:
     def from_slot(self) -> bool:
         """Whether a handler gave this answer. Else the server did, for a worker that is dead or not there."""
         return self.from_worker or any(name.lower() == b"x-batch-slot" for name, _ in self.headers)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether it is an Overloaded of a host of ours behind."""
+        return not self.from_slot and any(name.lower() == OVERLOADED for name, _ in self.headers)
 
     @property
     def missing(self) -> bool:

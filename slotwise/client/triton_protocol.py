@@ -103,6 +103,8 @@ def _error(status: int, body: bytes) -> PlainAnswer:
         return _own(400, f"Token Authorization failed. {message}", "InvalidKeyException")
     if "unknown model" in message or "is not found" in message:
         status = 404
+    elif message.endswith("is not healthy."):  # the process of an instance has died: the model is to be loaded again
+        status = 503
     return _own(status, message)
 
 

@@ -69,6 +69,7 @@ def test_a_refusal_keeps_the_status_that_triton_cannot_say() -> None:
         (404, b'{"error":"Request for unknown model: \'x\' is not found"}', (404, "ModelNotFoundException")),
         (403, b'{"error":"This API is restricted, expecting header \'authorization\'"}', (400, "InvalidKeyException")),
         (503, b'{"error":"Exceeds maximum queue size"}', (503, "ServiceUnavailableException")),
+        (500, b'{"error":"Stub process \'x_0_0\' is not healthy."}', (503, "ServiceUnavailableException")),
         (500, b"", (500, "InternalServerException")),
         (500, b'["odd"]', (500, "InternalServerException")),
         (400, b'{"error":"{\\"status\\":"}', (400, "BadRequestException")),

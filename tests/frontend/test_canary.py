@@ -63,21 +63,26 @@ def side(front: Front, which: canary.Which) -> tuple[int, int, int]:
     return found.requests, found.errors, found.refused
 
 
+@pytest.mark.parametrize("behind", [False, True])  # a host of ours is, which a gateway of its own process asks by HTTP
 @pytest.mark.parametrize(
     "refusal", [Overloaded(503, "the queue is full"), Overloaded(504, "too late"), Refused(429, "none is free")]
 )
-async def test_what_got_no_place_is_no_failure_of_an_archive(refusal: Refused) -> None:
+async def test_what_got_no_place_is_no_failure_of_an_archive(refusal: Refused, behind: bool) -> None:
+    outcome = BackendAnswer(refusal.status, refusal.headers(), b"") if behind else refusal
+
     async def send(request: BackendRequest) -> BackendAnswer:
-        if request.model == "digits--new":
-            raise refusal
-        return BackendAnswer(200, [], b"")
+        if request.model != "digits--new":
+            return BackendAnswer(200, [], b"")
+        if isinstance(outcome, Refused):
+            raise outcome
+        return outcome
 
     rollout = Canary(wanted(100))
     answer = await rollout.answer(BackendRequest("digits", 0.0, "id", "/predictions/digits"), send)
     assert answer.status == 200
     counted = rollout.comparison._sides["new"]
     assert (counted.requests, counted.errors, counted.refused) in [(0, 0, 0), (1, 0, 1)]
-    rollout._count("new", refusal, 0.1)
+    rollout._count("new", outcome, 0.1)
     assert (counted.errors, counted.refused >= 1) == (0, True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.server import hidden_arguments
 from slotwise.server.lifecycle import check_can_start
+from slotwise.server.processes import MARK
 from slotwise.server.triton import process as triton_process
 from slotwise.server.triton import server as triton_server
 from tests.support.waiting import until
@@ -148,7 +150,11 @@ def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_
     monkeypatch.setattr(triton_server, "write_config", lambda info, *_, **__: vars(api).update(asked=info))
     host: Any = triton_server.Triton.__new__(triton_server.Triton)
     host.record, host.repository = SimpleNamespace(state_dir=tmp_path), tmp_path
-    host.models, host.loading, host.failures, host.serving, host.lost = {}, {}, {}, {}, {}
+    host.models, host.loading, host.failures, host.serving, host.lost, host.replaced = {}, {}, {}, {}, {}, {}
+    host.instances, code = tmp_path / "instances", tmp_path / "m" / "1" / "model.py"
+    code.parent.mkdir(parents=True)
+    code.touch()
+    os.utime(code, (0, 0))
     host.change, host.closing, host.api = threading.RLock(), threading.Event(), api
     host.process = SimpleNamespace(poll=lambda: None)
     host._workers = lambda name: ["an instance"] * api.loaded
@@ -165,10 +171,32 @@ def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_
         until(lambda: host.failures == {"m": "out of memory"}, "it did not fail")
         time.sleep(0.1)
         assert (api.loaded, api.unloads, api.asked) == (2, 0, 2)
+        assert code.stat().st_mtime == 0
         api.most, api.loaded = 1, 1  # one has died, and something else has taken the memory
-        until(lambda: api.unloads == 1 and host.failures == {"m": "out of memory"}, "it stays loaded")
+        until(lambda: code.stat().st_mtime > 0 and host.failures == {"m": "out of memory"}, "it is not loaded anew")
+        assert (api.loaded, api.unloads) == (1, 0)  # what is left goes on
         api.most = 2
         until(lambda: api.loaded == 2 and not host.failures, "it is not loaded again")
-        assert api.unloads == 1
+        assert api.unloads == 0
     finally:
         host.closing.set()
+
+
+def test_instances_in_whose_place_there_are_others_may_finish_a_batch_and_are_ended(tmp_path: Path) -> None:
+    """Triton does not end them, where one of them has died with something in hand: it waits for that."""
+    host: Any = triton_server.Triton.__new__(triton_server.Triton)
+    host.record, host.instances = SimpleNamespace(state_dir=tmp_path, run_id="of this test"), tmp_path / "instances"
+    host.replaced, host.closing = {}, threading.Event()
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: "of this test"})
+    try:
+        file = host.instances / "m" / f"m_0.{process.pid}"
+        file.parent.mkdir(parents=True)
+        file.write_text(str(process.pid))
+        until(lambda: len(host._workers("m")) == 1, "it is not there")
+        host._let_go(SimpleNamespace(name="m", response_timeout_s=0.5), {file.name})
+        assert host._workers("m") == []
+        assert process.poll() is None
+        until(lambda: process.poll() is not None and not file.exists() and not host.replaced["m"], "it is not ended")
+    finally:
+        process.kill()
+        process.wait()

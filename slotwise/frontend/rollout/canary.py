@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from slotwise.backends.exchange import AnsweredBy, Asleep, Overloaded
+from slotwise.backends.exchange import AnsweredBy, Asleep
 from slotwise.backends.interface import ANOTHER_ARCHIVE, BackendAnswer, BackendRequest, Refused
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
@@ -274,7 +274,7 @@ def _answer(outcome: Outcome) -> BackendAnswer:
 
 def _no_place(outcome: Outcome) -> bool:
     busy = outcome.status == BUSY and (isinstance(outcome, Refused) or not outcome.from_slot)
-    return busy or isinstance(outcome, Overloaded)
+    return busy or outcome.overloaded
 
 
 def _same(one: BackendAnswer, other: BackendAnswer) -> bool:

@@ -48,7 +48,8 @@ class Triton:
         self.loading: dict[str, threading.Thread] = {}
         self.failures: dict[str, str] = {}
         self.serving: dict[str, HostedModel] = {}  # as each was loaded last
-        self.lost: dict[str, tuple[HostedModel, float]] = {}  # what died and is to come back, and not before when
+        self.lost: dict[str, float] = {}  # what is to come back, and not before when
+        self.replaced: dict[str, set[str]] = {}  # files of instances that are to go, in whose place there are others
         self.change = threading.RLock()
         self.closing = threading.Event()
         self.process = triton_process.launch(record, profile, tokens, self.repository)
@@ -120,22 +121,22 @@ class Triton:
         gpu = model.profile.device == "cuda" and triton_process.has_gpu()
         return {"name": model.name, "gpu": gpu, "overrides": tuple(self.record.overrides)}
 
-    def _load(self, model: HostedModel, before: Callable[[], None] = lambda: None) -> None:
+    def _load(self, model: HostedModel, after: Callable[[], None] = lambda: None) -> None:
         """Have Triton load the model, in a thread. What goes wrong stands in `failures`; what served until then goes on."""
 
         def load() -> None:
             try:
-                before()
                 self.api.load(model.name)
+                after()
                 self.serving[model.name] = model
                 self.lost.pop(model.name, None)
             except SlotwiseError as error:
                 logger.error("%s: %s", model.name, error.message)
                 self.failures[model.name] = error.message
-                if served := self.serving.get(model.name):
+                if model.name in self.lost:
+                    self.lost[model.name] = time.monotonic() + AGAIN_S
+                elif served := self.serving.get(model.name):
                     self._write_config(served)
-                elif model.name in self.lost:
-                    self.lost[model.name] = model, time.monotonic() + AGAIN_S
 
         self.failures.pop(model.name, None)
         self.loading[model.name] = threading.Thread(target=load, daemon=True)
@@ -159,16 +160,21 @@ class Triton:
     def _workers(self, name: str) -> list[HostedWorker]:
         """The instances of a model whose process lives. A file NAME.PID of that process holds the worker's pid, or 0."""
         models = []
-        for file in sorted((self.instances / name).glob("*.[0-9]*")):
+        for file in self._instance_files(name):
             instance, _, process = file.name.rpartition(".")
             if not carries(int(process), self.record.run_id):
                 file.unlink(missing_ok=True)
+                continue
+            if file.name in self.replaced.get(name, ()):
                 continue
             pid = _number(file)
             status = "READY" if pid else "STARTING"
             got = worker_report(self.record.state_dir, pid)
             models.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
         return models
+
+    def _instance_files(self, name: str) -> list[Path]:
+        return sorted((self.instances / name).glob("*.[0-9]*"))
 
     def _why_ended(self) -> str | None:
         return None if self.process.poll() is None else triton_process.last_line(self.record)
@@ -189,13 +195,34 @@ class Triton:
 
     def _look_at(self, name: str) -> None:
         """Load a model again that has fewer instances than were loaded, and where that fails, again after a while."""
-        served, (lost, again_at) = self.serving.get(name), self.lost.get(name, (None, 0.0))
-        if served is not None and len(self._workers(name)) < served.min_workers:
-            logger.error("an instance of %s has died: the model is loaded again", name)
-            self.lost[name] = served, 0.0
-            self._load(served, lambda: self._unload(name))
-        elif served is None and lost is not None and time.monotonic() >= again_at:
-            self._load(lost)
+        served = self.serving.get(name)
+        if served is None or len(self._workers(name)) >= served.min_workers or time.monotonic() < self.lost.get(name, 0.0):
+            return
+        logger.error("an instance of %s has died: the model is loaded again", name)
+        self.lost[name] = 0.0
+        left = {file.name for file in self._instance_files(name)}
+        (self.repository / name / "1" / "model.py").touch()  # else nothing has changed for Triton
+        self._load(served, lambda: self._let_go(served, left))
+
+    def _let_go(self, model: HostedModel, left: set[str]) -> None:
+        """Those that were left of a model have been replaced: they may finish a batch, then they are ended.
+
+        Triton itself waits for what the dead one had in hand, which nobody answers any more.
+        """
+        self.replaced[model.name] = self.replaced.get(model.name, set()) | left
+        threading.Thread(target=self._end, args=(model, left), daemon=True).start()
+
+    def _end(self, model: HostedModel, left: set[str]) -> None:
+        folder, deadline = self.instances / model.name, time.monotonic() + model.response_timeout_s
+        while any((folder / one).exists() for one in left) and time.monotonic() < deadline:
+            if self.closing.wait(LOOK_S):
+                return
+        for one in left:
+            process = int(one.rpartition(".")[2])
+            if (folder / one).exists() and carries(process, self.record.run_id):
+                os.kill(process, signal.SIGKILL)
+            (folder / one).unlink(missing_ok=True)
+        self.replaced[model.name] -= left
 
 
 def _number(file: Path) -> int:
