@@ -158,7 +158,7 @@ class Triton:
 
     def _workers(self, name: str) -> list[HostedWorker]:
         """The instances of a model whose process lives. A file NAME.PID of that process holds the worker's pid, or 0."""
-        models = []
+        workers = []
         for file in sorted((self.instances / name).glob("*.[0-9]*")):
             instance, _, process = file.name.rpartition(".")
             if not carries(int(process), self.record.run_id):
@@ -167,8 +167,8 @@ class Triton:
             pid = _number(file)
             status = "READY" if pid else "STARTING"
             got = worker_report(self.record.state_dir, pid)
-            models.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
-        return models
+            workers.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
+        return workers
 
     def _why_ended(self) -> str | None:
         return None if self.process.poll() is None else triton_process.last_line(self.record)
