@@ -99,7 +99,7 @@ def serve(
     for note in filter(None, (note(info) for info in archives for note in (requirements_note, outdated))):
         say(note)
     if not force:
-        check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})
+        check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives])
     watchdog.end(name)  # of a server of that name that crashed
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)

@@ -91,7 +91,7 @@ class GuardProof:
         return f"REFUTED: an answer may depend on its batch-mates ({self.cause}), so the handler gets one request at a time"
 
 
-def prove_guarded(archive: Path, examples: Sequence[Example], most_s: float = MOST_S) -> GuardProof:
+def prove_guarded(archive: Path, examples: Sequence[Example]) -> GuardProof:
     """Answer the examples with the archive's guard in a child process. Raises SlotwiseError where it does not start here."""
     if len({example.body for example in examples}) < 2:
         raise SlotwiseError("a proof needs two examples that differ", "give --example FILE for each of several")
@@ -101,7 +101,7 @@ def prove_guarded(archive: Path, examples: Sequence[Example], most_s: float = MO
         )
     try:
         with LocalModel(archive, batch_size=max(SIZES)) as model:
-            verdicts = _verdicts(model, examples, time.monotonic() + most_s)
+            verdicts = _verdicts(model, examples, time.monotonic() + MOST_S)
     except SlotwiseError as error:
         hint = "guard it without --example, or where its requirements are installed"
         why = str(error).removeprefix(f"{archive.name}: ")
