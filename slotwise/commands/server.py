@@ -227,7 +227,7 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: LoadedProfile) -> 
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.deploy import deploy, registration
 
-    loaded = not profile.model_api and record.kind == "torchserve"
+    loaded = not profile.takes_registrations(record.kind)
     say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")
     with ManagementClient(record) as client, progress() as bar:
         task = bar.add_task(f"loading {info.name}", total=None)
