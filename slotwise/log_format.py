@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
 VARIABLE, ACCESS_VARIABLE = "SLOTWISE_LOG_FORMAT", "SLOTWISE_ACCESS_LOG"  # for the processes that a command starts
@@ -39,9 +39,9 @@ class JsonLines(logging.Formatter):
         return json.dumps(about)
 
 
-def set_up(text: str, level: int, wanted: LogFormat | None = None, stream: TextIO | None = None) -> None:
+def set_up(text: str, level: int, wanted: LogFormat | None = None) -> None:
     """Have this process log to standard error. text: the lines' form, unless JSON is wanted, here or by the environment."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if (wanted or from_environment()) == "json" else logging.Formatter(text))
     logging.basicConfig(level=level, handlers=[handler])
 

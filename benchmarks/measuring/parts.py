@@ -41,11 +41,11 @@ TUNED = {
 }  # clients: what tune found, and batch 1
 
 
-def _measured_by(module: str) -> Callable[[Namespace, Path], dict[str, Any]]:
+def _measured_by(module: str, function: str = "measure") -> Callable[[Namespace, Path], dict[str, Any]]:
     """What that module measures; it is imported when that is asked for."""
 
     def part(options: Namespace, work: Path) -> dict[str, Any]:
-        found: dict[str, Any] = import_module(f"benchmarks.measuring.{module}").measure(options, work)
+        found: dict[str, Any] = getattr(import_module(f"benchmarks.measuring.{module}"), function)(options, work)
         return found
 
     return part
@@ -54,6 +54,7 @@ def _measured_by(module: str) -> Callable[[Namespace, Path], dict[str, Any]]:
 accuracy = _measured_by("accuracy")
 adversaries = _measured_by("adversaries")
 by_steps = _measured_by("by_steps")
+captions_large = _measured_by("real_size", "captions")
 day = _measured_by("day")
 decoded = _measured_by("decoded")
 dropped = _measured_by("dropped")
@@ -67,20 +68,8 @@ own_host = _measured_by("own_host")
 starting = _measured_by("starting")
 streams_beside = _measured_by("streams_beside")
 traces = _measured_by("traces")
-
-
-def captions_large(options: Namespace, work: Path) -> dict[str, Any]:
-    """Captions at GIT base's size."""
-    from benchmarks.measuring.real_size import captions as at_real_size
-
-    return at_real_size(options, work)
-
-
-def translation_large(options: Namespace, work: Path) -> dict[str, Any]:
-    """Translation at the size of M2M100 with 418 million parameters."""
-    from benchmarks.measuring.real_size import translation as at_real_size
-
-    return at_real_size(options, work)
+translation_large = _measured_by("real_size", "translation")
+worker = _measured_by("worker_cost", "compare")
 
 
 def handlers(work: Path) -> dict[str, ArchiveInfo]:
@@ -172,11 +161,6 @@ def hostile(options: Namespace, work: Path) -> dict[str, Any]:
     """Pictures that are dear to decode beside each picture model's example."""
     with server(work) as record:
         return hostile_pictures.measure(record, work, options.rounds)
-
-
-def worker(options: Namespace, work: Path) -> dict[str, Any]:
-    """Processor time of the worker as it is against that of an earlier commit, without a server."""
-    return worker_cost.compare(options, work)
 
 
 def disasters(options: Namespace, work: Path) -> dict[str, Any]:

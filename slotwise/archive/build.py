@@ -95,16 +95,16 @@ def _build(
     _check_program(spec, sources)
     spec, sources, graph = onnx_graph.fit(spec, sources)
     if int8 and spec.weights.openvino_int8 is None:
-        spec, made, agreed = with_int8(spec, sources)
-        sources, measured = [made, *sources], {**measured, **agreed}
+        spec, int8_folder, agreed = with_int8(spec, sources)
+        sources, measured = [int8_folder, *sources], {**measured, **agreed}
     forms = run_every_form(spec, sources, out)
     agreement = agreement_of(spec, measured).data() if int8 else None
     spec = served_in_int8(spec) if int8 else spec
     measured = {**measured, **graph, **({"forms": forms} if forms else {})}
     out_dir.mkdir(parents=True, exist_ok=True)
     archive = archive_file(out_dir, spec.name, spec.version)
-    told = archive.with_name(f"{archive.stem}.report.json")
-    with held(), written_whole(told) as unfinished, written_whole(archive) as packed:  # the archive and its report, or neither
+    report_file = archive.with_name(f"{archive.stem}.report.json")
+    with held(), written_whole(report_file) as unfinished, written_whole(archive) as packed:  # both, or neither
         pack(spec, sources, packed, inputs, prove or prove_archive)
         about = {"model": spec.name, "version": spec.version, "archive": archive.name, "weights": weights}
         size = {"size_bytes": packed.stat().st_size, "sha256": file_sha256(packed)}

@@ -84,22 +84,22 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
     """
     command = [sys.executable, "-P", "-B", "-m", "slotwise.worker.hosts.proving", str(batch_size), str(ENGINE_S)]
     command += [profile] if profile else []
-    own = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
-    environ = {**own, "PYTHONPATH": str(folder)}
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLOTWISE_")}
+    environ["PYTHONPATH"] = str(folder)
     nobody = subprocess.DEVNULL  # also of what the handler starts, which may stay
     pipes: dict[str, Any] = {"stdin": nobody, "stdout": subprocess.PIPE, "stderr": nobody, "text": True}
     try:
         with subprocess.Popen(command, cwd=folder, env=environ, start_new_session=True, **pipes) as child:
             try:
                 try:
-                    said, _ = child.communicate(timeout=PATIENCE_S)
+                    printed, _ = child.communicate(timeout=PATIENCE_S)
                 except subprocess.TimeoutExpired:
                     console.say(f"still trying whether a batch changes its rows ({LIMIT_S:.0f} s at most)")
-                    said, _ = child.communicate(timeout=LIMIT_S - PATIENCE_S)
+                    printed, _ = child.communicate(timeout=LIMIT_S - PATIENCE_S)
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-        return dict(json.loads(said)) if child.returncode == 0 else _ended(f"it ends the worker ({child.returncode})")
+        return dict(json.loads(printed)) if child.returncode == 0 else _ended(f"it ends the worker ({child.returncode})")
     except subprocess.TimeoutExpired:
         return _ended(f"it does not end in {LIMIT_S:.0f} s")
     finally:

@@ -33,17 +33,17 @@ def debug(
     """
     if not file.is_file():
         raise SlotwiseError(f"there is no file {file}", "name a file that holds the body of a request")
-    given = {"content-type": mimetypes.guess_type(file.name)[0] or "", **headers}
+    sent_headers = {"content-type": mimetypes.guess_type(file.name)[0] or "", **headers}
     with tempfile.TemporaryDirectory(prefix="slotwise-debug-") as name:
         folder = extract(_archive(model, Path(name)), Path(name) / "model").resolve()
         if not (folder / MODULE).is_file():
             raise SlotwiseError(f"{model} is of another tool, or of an earlier release", "`slotwise renew`, or build it again")
         command = [sys.executable, "-P", "-B", "-m", "slotwise.worker.hosts.debugging"]
-        command += [str(file.resolve()), json.dumps(given), profile]
-        own = {key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")}
+        command += [str(file.resolve()), json.dumps(sent_headers), profile]
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("SLOTWISE_")}
         stages: list[dict[str, Any]] = []
         with subprocess.Popen(
-            command, cwd=folder, env={**own, "PYTHONPATH": str(folder)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            command, cwd=folder, env={**environ, "PYTHONPATH": str(folder)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         ) as worker:
             assert worker.stdout is not None
             for line in worker.stdout:

@@ -117,19 +117,19 @@ def _of_s3(url: str) -> Iterator[bytes]:
     except ImportError as error:
         raise missing_package("boto3", "an archive on S3") from error
     parts = urlsplit(url)
-    asked = parse_qsl(parts.query, keep_blank_values=True)
-    if [name for name, _ in asked] not in ([], ["versionId"]) or parts.fragment:
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    if [name for name, _ in query] not in ([], ["versionId"]) or parts.fragment:
         raise _failed(url, "behind an object's key only ?versionId= is known; ? and # of the key itself are %3F and %23")
     try:
         client = boto3.session.Session().client(
             "s3", config=Config(connect_timeout=10, read_timeout=60, retries={"total_max_attempts": 3})
         )
-        version = {"VersionId": asked[0][1]} if asked else {}
-        found = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **version)
-        yield from found["Body"].iter_chunks(BLOCK)
+        version = {"VersionId": query[0][1]} if query else {}
+        stored = client.get_object(Bucket=parts.netloc, Key=unquote(parts.path.lstrip("/")), **version)
+        yield from stored["Body"].iter_chunks(BLOCK)
     except ClientError as error:
-        told = error.response.get("Error", {})
-        raise _failed(url, f"S3 answers {told.get('Code', '')} {told.get('Message', '')}".rstrip()) from error
+        answer = error.response.get("Error", {})
+        raise _failed(url, f"S3 answers {answer.get('Code', '')} {answer.get('Message', '')}".rstrip()) from error
     except (BotoCoreError, ValueError) as error:
         raise _failed(url, str(error).splitlines()[0]) from error
 

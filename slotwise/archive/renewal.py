@@ -153,24 +153,24 @@ def _folder(info: ArchiveInfo) -> str:
 def _fresh(info: ArchiveInfo, old: dict[str, FileContent]) -> dict[str, FileContent]:
     """Today's worker or guard, and the file that says whose it is."""
     if _is_guarded(info):
-        about = TERMS
+        description = TERMS
         code = {name: in_text(text) for name, text in guard_code().items()}
     else:
-        about = "slotwise.json"
+        description = "slotwise.json"
         code = {name: in_file(file) for name, file in worker_code().items()}
         code |= {name: in_text(text) for name, text in _at_old_places(old, code).items()}
     new_worker = any(old[name].sha256() != content.sha256() for name, content in code.items() if name in old)
-    told = {about, *(name for name in old if new_worker and STAGE.fullmatch(name))}
+    rewritten = {description, *(name for name in old if new_worker and STAGE.fullmatch(name))}
     described: dict[str, dict[str, Any]] = {}
-    for name in told:
+    for name in rewritten:
         with old[name].open() as file:
             described[name] = json.load(file)
         if new_worker:
             # Another worker has proven that, and today's tries when it starts; but where that ends it nobody shall.
-            kept = [one.to_json() for one in carried(described[name]) if one.about == NOBODY]
+            still_holds = [one.to_json() for one in carried(described[name]) if one.about == NOBODY]
             described[name].pop(KEY, None)
-            described[name] |= {KEY: kept} if kept else {}
-    described[about] |= {"worker": WORKER, "slotwise": __version__}
+            described[name] |= {KEY: still_holds} if still_holds else {}
+    described[description] |= {"worker": WORKER, "slotwise": __version__}
     return code | {name: in_text(json.dumps(one, indent=2, sort_keys=True)) for name, one in described.items()}
 
 

@@ -23,6 +23,8 @@ from slotwise.worker.environment.cores import available_cores
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MEASURED_S = 1.0  # each of the machine's two numbers
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -163,23 +165,23 @@ def _torch_module(model_dir: Path, weights: dict[str, str]) -> Any:
     return build_module(model_dir / file, kind).eval()
 
 
-def measure_machine(seconds: float = 1.0) -> Machine:
+def measure_machine() -> Machine:
     """Measure the peak by a large float32 matrix product, the bandwidth by copying arrays on all cores; the best run counts."""
     import numpy as np  # noqa: PLC0415  slow to import
 
     side = 2048
     left = np.random.default_rng(0).random((side, side), np.float32)
     product = np.empty_like(left)
-    peak = 2 * side**3 / _best(lambda: np.matmul(left, left, out=product), seconds)
+    peak = 2 * side**3 / _best(lambda: np.matmul(left, left, out=product))
     cores = available_cores()
     blocks = [(np.ones(1 << 23, np.float32), np.empty(1 << 23, np.float32)) for _ in range(cores)]  # 32 MiB each
     with ThreadPoolExecutor(cores) as pool:
-        took = _best(lambda: list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), blocks)), seconds)
+        took = _best(lambda: list(pool.map(lambda pair: np.copyto(pair[1], pair[0]), blocks)))
     return Machine(peak, 2 * cores * blocks[0][0].nbytes / took)
 
 
-def _best(action: Any, seconds: float) -> float:
-    best, stop_at = math.inf, time.perf_counter() + seconds
+def _best(action: Any) -> float:
+    best, stop_at = math.inf, time.perf_counter() + MEASURED_S
     while best == math.inf or time.perf_counter() < stop_at:
         started = time.perf_counter()
         action()

@@ -36,7 +36,7 @@ def doctor(
         if diagnosed["servers"][package]:
             say(f"sending a request through {kind}")
             try:
-                trials[kind] = ask(kind, lambda message: None)
+                trials[kind] = ask(kind)
             except SlotwiseError as error:
                 failed, trials[kind] = True, f"no request gets through: {error.message} ({error.hint})"
     diagnosed["requests"] = trials

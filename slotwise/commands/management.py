@@ -61,7 +61,7 @@ def register_model(
     settings = registration(info, record.effective_profile(), record.overrides, record.kind)
     settings |= {key: value for key, value in requested.items() if value is not None}
     if not force:
-        check_registrations([(info, settings)], {})
+        check_registrations([(info, settings)])
     with ManagementClient(record) as client:
         live = deploy(client, info, settings)
         chosen = {"batch_size": batch_size, "max_batch_delay_ms": max_batch_delay, "initial_workers": initial_workers}

@@ -99,7 +99,7 @@ def serve(
     for note in filter(None, (note(info) for info in archives for note in (requirements_note, outdated))):
         say(note)
     if not force:
-        check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives], {})
+        check_registrations([(info, registration(info, loaded_profile, overrides, server)) for info in archives])
     watchdog.end(name)  # of a server of that name that crashed
     say(f"starting {server}")
     loaded = None if loaded_profile.model_api else preloaded(archives, loaded_profile, overrides)
@@ -227,7 +227,7 @@ def _deploy(record: ServerRecord, info: ArchiveInfo, profile: LoadedProfile) -> 
     from slotwise.client.management import ManagementClient
     from slotwise.deploy.deploy import deploy, registration
 
-    loaded = not profile.model_api and record.kind == "torchserve"
+    loaded = not profile.takes_registrations(record.kind)
     say(f"loading {info.name} {info.version}" if loaded else f"registering {info.name} {info.version}")
     with ManagementClient(record) as client, progress() as bar:
         task = bar.add_task(f"loading {info.name}", total=None)

@@ -168,7 +168,7 @@ def start_ready(
 
 def _preloaded(desired: DesiredState, registrations: Registrations) -> dict[str, Any] | None:
     """What the server loads at its start; None where it takes registrations."""
-    if desired.profile.model_api or desired.kind != "torchserve":
+    if desired.profile.takes_registrations(desired.kind):
         return None
     infos, names = [model.info for model, _ in registrations], [model.live.name for model, _ in registrations]
     return deploy.preloaded(infos, desired.profile, desired.overrides, names)

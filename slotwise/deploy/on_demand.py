@@ -15,7 +15,7 @@ from slotwise.backends.interface import NoMemory
 from slotwise.backends.remote.server_view import ModelLoader
 from slotwise.client.management import ManagementClient
 from slotwise.deploy.deploy import registration
-from slotwise.deploy.scaling import PYTHON_BYTES
+from slotwise.deploy.scaling import least_bytes
 from slotwise.errors import SlotwiseError
 from slotwise.profiles import memory
 
@@ -78,8 +78,7 @@ def _stored(record: ServerRecord, name: str) -> Path:
 
 
 def _check_memory(name: str, info: ArchiveInfo, settings: Mapping[str, Any]) -> None:
-    """Raise NoMemory where its workers do not fit: each takes at least Python and the largest file of the archive."""
-    each = PYTHON_BYTES + max((entry.size_bytes for entry in info.entries), default=0)
-    needed, free = settings["initial_workers"] * each, memory.free_bytes()
+    """Raise NoMemory where its workers do not fit."""
+    needed, free = settings["initial_workers"] * least_bytes(info), memory.free_bytes()
     if needed > free:
         raise NoMemory(f"{name} wants {needed >> 20} MiB of {free >> 20} MiB that are free", "unload another model")

@@ -49,12 +49,13 @@ def check_scaling(live: LiveModel, workers: int) -> None:
     Capacity.here().check(live.name, workers, max(largest, PYTHON_BYTES), len(live.workers))
 
 
-def check_registrations(plan: Sequence[tuple[ArchiveInfo, Mapping[str, Any]]], now: Mapping[str, int]) -> None:
-    """Raise SlotwiseError where the workers that these archives start with do not fit. now: how many of a model run already.
-
-    What a worker will take is not known yet: at least Python and the largest file of its archive.
-    """
+def check_registrations(plan: Sequence[tuple[ArchiveInfo, Mapping[str, Any]]]) -> None:
+    """Raise SlotwiseError where the workers that these archives start with do not fit."""
     here = Capacity.here()
     for info, settings in plan:
-        each = PYTHON_BYTES + max((entry.size_bytes for entry in info.entries), default=0)
-        here.check(info.name, settings["initial_workers"], each, now.get(info.name, 0))
+        here.check(info.name, settings["initial_workers"], least_bytes(info), 0)
+
+
+def least_bytes(info: ArchiveInfo) -> int:
+    """What a worker takes that was never started, at least: Python, and the largest file of its archive."""
+    return PYTHON_BYTES + max((entry.size_bytes for entry in info.entries), default=0)

@@ -30,7 +30,7 @@ def start_again(record: ServerRecord, lives: Iterable[LiveModel], say: Say) -> S
     """
     profile = record.effective_profile()
     models = _deployed(record, lives, say)
-    can_register = profile.model_api or record.kind != "torchserve"
+    can_register = profile.takes_registrations(record.kind)
     infos, names = [model.info for model in models], [model.live.name for model in models]
     loaded = None if can_register else preloaded(infos, profile, record.overrides, names)
     lifecycle.stop(record)

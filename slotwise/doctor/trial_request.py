@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from slotwise.archive.build import build
@@ -41,7 +40,7 @@ handle = Doctor.entry_point()
 """
 
 
-def ask(kind: lifecycle.Kind, say: Callable[[str], None]) -> str:
+def ask(kind: lifecycle.Kind) -> str:
     """Send one request through a server of that kind; what came of it. Raises SlotwiseError where it does not get through."""
     started, state = time.monotonic(), f"{NAME}-{os.getpid()}"
     with tempfile.TemporaryDirectory(prefix="slotwise-doctor-") as name, held():
@@ -52,7 +51,7 @@ def ask(kind: lifecycle.Kind, say: Callable[[str], None]) -> str:
         build(folder, store)
         profile = load_profile("cpu", {}, {})
         try:
-            record = lifecycle.start(state, kind, profile, model_store=store, ports=Ports.free(), models={}, say=say)
+            record = lifecycle.start(state, kind, profile, model_store=store, ports=Ports.free(), models={})
             try:
                 with let_through():
                     return f"{_answer(record)} after {time.monotonic() - started:.0f} s"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from slotwise.backends.local.gpus import gpus_here
 from slotwise.drop_in.arguments import Arguments
 from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.snapshots import newest
@@ -141,7 +142,7 @@ class Configuration:
 
     def gpus(self) -> int:
         """How many GPUs workers go round."""
-        there = sum(file.name.removeprefix("nvidia").isdigit() for file in Path("/dev").glob("nvidia[0-9]*"))
+        there = gpus_here()
         return max(0, min(there, self.number("number_of_gpu", there)))
 
     def check(self) -> None:

@@ -78,12 +78,12 @@ class OnePort:
     async def _managed(self, method: str, path: str, query: dict[str, str]) -> web.Response:
         if not self.configuration.flag("enable_model_api") and method in CHANGES and path.startswith("/models"):
             raise ApiError(405, *NOT_OFFERED[405])
-        found = [(own, call, match) for own, pattern, call in self.routes if (match := pattern.fullmatch(path))]
-        for own, call, match in found:
+        matching = [(own, call, match) for own, pattern, call in self.routes if (match := pattern.fullmatch(path))]
+        for own, call, match in matching:
             if own == method:
-                asked: ManagementCall = PlainCall(query, match.groupdict())
-                return await call(asked)
-        status = 405 if found else 404
+                request: ManagementCall = PlainCall(query, match.groupdict())
+                return await call(request)
+        status = 405 if matching else 404
         raise ApiError(status, *NOT_OFFERED[status])
 
 

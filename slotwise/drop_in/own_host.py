@@ -234,24 +234,24 @@ def _settings(config: Mapping[str, Any], wishes: Mapping[str, Any]) -> dict[str,
 
 def _install(model: HostedModel, folder: Path) -> None:
     """Have pip install what an archive requires into this folder, in the unpacked archive. Raises ApiError."""
-    named = model.info.requirements
+    listed = model.info.requirements
     folder.mkdir(parents=True)
     # -P: no module of the archive is taken for one of pip's
-    command = [sys.executable, "-P", "-m", "pip", "install", *PIP_OPTIONS, "--target", str(folder.resolve()), "-r", named]
-    told: dict[str, Any] = {"capture_output": True, "text": True, "timeout": INSTALL_S, "stdin": subprocess.DEVNULL}
+    command = [sys.executable, "-P", "-m", "pip", "install", *PIP_OPTIONS, "--target", str(folder.resolve()), "-r", listed]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": INSTALL_S, "stdin": subprocess.DEVNULL}
     try:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix="requires-") as place:
-            done = subprocess.run(command, cwd=extract(model.info.path, Path(place, "archive"), trusted=True), **told)
+            done = subprocess.run(command, cwd=extract(model.info.path, Path(place, "archive"), trusted=True), **options)
         failed = done.returncode != 0
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        printed = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     except subprocess.TimeoutExpired:
-        failed, said = True, [f"ERROR: it takes more than {INSTALL_S:.0f} s"]
+        failed, printed = True, [f"ERROR: it takes more than {INSTALL_S:.0f} s"]
     if failed:
-        why = next((line for line in said if line.startswith("ERROR:")), said[-1] if said else "pip says nothing")
+        why = next((line for line in printed if line.startswith("ERROR:")), printed[-1] if printed else "pip says nothing")
         message = f"Custom pip package installation failed for model {model.name}: {why.removeprefix('ERROR: '):.300}"
         raise ApiError(400, "ModelException", message)
-    installed = next((line for line in said if line.startswith("Successfully installed")), "nothing was to be installed")
-    log.info("%s %s, %s: %s", model.name, model.version, named, installed)
+    installed = next((line for line in printed if line.startswith("Successfully installed")), "nothing was to be installed")
+    log.info("%s %s, %s: %s", model.name, model.version, listed, installed)
 
 
 def _sequence_headers(configuration: Configuration) -> tuple[str, str, str]:

@@ -22,7 +22,7 @@ def listen_address(options: Mapping[str, Any]) -> ListenAddress:
     )
 
 
-def front_settings(options: Mapping[str, Any], restarts: int = 0, own: str = "") -> FrontSettings:
+def front_settings(options: Mapping[str, Any], restarts: int, own: str = "") -> FrontSettings:
     """All that a front is opened with. options: by the names of the command's parameters; all of them."""
     limits = ConnectionLimits(
         max_connections=options["max_connections"],
@@ -52,9 +52,9 @@ def front_settings(options: Mapping[str, Any], restarts: int = 0, own: str = "")
         trusted_proxies=TrustedProxies(options["trusted_proxy"] or ()),
     )
     watched = ("remember", "access_log", "traces", "trace_share", "trace_slow_s")
-    watch = WatchOptions(**{name: options[name] for name in watched if name in options})  # a gateway of before has none
+    watch = WatchOptions(**{name: options[name] for name in watched})
     on_demand = options["multi_model"] is not None
-    return FrontSettings(listen_address(options), gateway, access, on_demand, restarts, watch, options.get("log_format"), own)
+    return FrontSettings(listen_address(options), gateway, access, on_demand, restarts, watch, options["log_format"], own)
 
 
 def _path(value: str | None) -> Path | None:

@@ -57,11 +57,11 @@ class LocalBackend:
         served, read_for = self.loaded.find(request.model, request.version), request.read_for
         if read_for is None:
             return served
-        found = [served]
+        candidates = [served]
         if not request.version and served.settings.version != read_for.version:
             with contextlib.suppress(Refused):
-                found.insert(0, self.loaded.find(request.model, read_for.version))
-        for one in found:
+                candidates.insert(0, self.loaded.find(request.model, read_for.version))
+        for one in candidates:
             if read_for.fits(one.settings.card):
                 return one
         raise Refused(503, ANOTHER_ARCHIVE, retry_after_s=1)

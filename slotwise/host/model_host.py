@@ -16,7 +16,7 @@ from slotwise import log_format
 from slotwise.archive.guarding.foreign import TERMS, need_worker
 from slotwise.archive.inspection import unpacked
 from slotwise.backends.catalog import inspected_card
-from slotwise.backends.local.gpus import Gpus
+from slotwise.backends.local.gpus import Gpus, gpus_here
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints, LinePrints, Prints
 from slotwise.backends.local.served_model import ServedModel
@@ -48,7 +48,7 @@ class OwnHost:
         self.loaded, self.record = loaded, record
         self.idle = IdleModels(loaded.all, models_memory_bytes)
         self.load = LoadWatch(loaded, self.idle.free_bytes, available_cores())
-        self.gpus = Gpus.visible(_gpus() if gpus is None else gpus, os.environ)
+        self.gpus = Gpus.visible(gpus_here() if gpus is None else gpus, os.environ)
         self.loop = asyncio.get_running_loop()
         self.folder, self.logs = record.state_dir / "models", record.state_dir / "logs"
         shutil.rmtree(self.folder, ignore_errors=True)  # of a host that died
@@ -224,8 +224,3 @@ def asked_once_for(model_dir: Path) -> str:
     """Why the handler behind a guard is asked once for each request; "" where it may be asked again, or is no guarded one."""
     terms = model_dir / TERMS
     return str(json.loads(terms.read_text("utf-8")).get("once", "")) if terms.is_file() else ""
-
-
-def _gpus() -> int:
-    """How many GPUs of NVIDIA this machine has."""
-    return sum(file.name.removeprefix("nvidia").isdigit() for file in Path("/dev").glob("nvidia[0-9]*"))

@@ -88,6 +88,10 @@ class Profile(ProfileKeys):
         """Raise SlotwiseError where a key is "auto" that a server of this kind cannot choose."""
         auto_values.check_kind(kind, self.chosen)
 
+    def takes_registrations(self, kind: str) -> bool:
+        """Whether a server of this kind registers models while it runs, not only at its start."""
+        return self.model_api or kind != "torchserve"
+
     def most_workers(self, cores: int) -> int:
         """How many workers a model may come to have on our own host, which has so many cores for it."""
         by_load = 0 if self.workers_by_load == "off" else self.max_workers or cores

@@ -103,7 +103,6 @@ def start(
     cluster: str = "",
     expected: Sequence[str] = (),
     java_options: Sequence[str] | None = None,
-    say: Callable[[str], None] = lambda message: None,
 ) -> ServerRecord:
     """Start a server and wait until its APIs answer; no model is registered.
 
@@ -152,7 +151,6 @@ def start(
                 record = launch(record, profile, java_home(), models, java_options)
             record.save()
             with let_through():
-                say(f"waiting for {kind} (pid {record.pid}) to answer")
                 wait_until_up(record)
         except BaseException as error:
             stop(record)

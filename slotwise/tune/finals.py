@@ -8,7 +8,7 @@ each of the other. A lead counts only where the 95% interval of these ratios doe
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,7 +88,6 @@ def play(
     *,
     seconds: float,
     rounds: int = ROUNDS,
-    on_result: Callable[[int, TrialSetting], None] = lambda turn, setting: None,
 ) -> Decision:
     """Measure every setting once a round, and decide among them."""
     results: dict[TrialSetting, list[LoadResult]] = {setting: [] for setting in dict.fromkeys(settings)}
@@ -99,7 +98,6 @@ def play(
         for setting in in_order if turn % 2 == 0 else reversed(in_order):  # nobody always comes after the same other
             try:
                 results[setting].append(bench.measure(setting, goal.clients, seconds))
-                on_result(turn, setting)
             except SlotwiseError as error:
                 dropped[str(setting)] = error.message
                 del results[setting]

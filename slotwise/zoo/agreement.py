@@ -125,12 +125,8 @@ def compare(
     return {**figures, "passed": True}
 
 
-def sure_of(logits: Any) -> Any:
-    """Which rows of [n, labels] prefer their best label by more than SURE: bool [n]."""
-    return _sure(probabilities(logits))
-
-
 def _sure(answers: Any) -> Any:
+    """Which rows of [n, labels] prefer their best label by more than SURE: bool [n]."""
     best = np.sort(answers, axis=1)
     return best[:, -1] - best[:, -2] > SURE
 

@@ -29,6 +29,7 @@ from slotwise.commands.management import scale_model
 from slotwise.errors import SlotwiseError
 from slotwise.server.lifecycle import Ports
 from slotwise.server.record import Kind, ServerRecord
+from tests.support.records import server_record
 
 Answer = Callable[[httpx.Request], httpx.Response]
 REFUSED = {"code": 400, "type": "InvalidKeyException", "message": "Token Authentication failed."}
@@ -41,18 +42,7 @@ def torchserve(tmp_path: Path) -> ServerRecord:
 
 
 def record(folder: Path, kind: Kind) -> ServerRecord:
-    return ServerRecord(
-        name="x",
-        kind=kind,
-        pid=1,
-        ports=Ports(),
-        profile="cpu",
-        overrides={},
-        model_store=folder,
-        state_dir=folder,
-        tmp_dir=folder,
-        run_id="nobody",
-    )
+    return server_record(folder, kind, name="x")
 
 
 def write_keys(folder: Path, key: str, minutes: float = 60) -> None:

@@ -22,6 +22,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile, load_profile
 from slotwise.server.record import ServerRecord
+from tests.support.records import server_record
 
 PROFILE = load_profile("cpu", environ={}, cores=0)
 WISHES = {"cpu": {"batch_size": 32}, "ei": {"engine": "auto"}}
@@ -44,19 +45,7 @@ LIVE = LiveModel(
 
 
 def record(**overrides: str) -> ServerRecord:
-    here = Path("/nowhere")
-    return ServerRecord(
-        name="default",
-        kind="torchserve",
-        pid=1,
-        ports=Ports(),
-        profile="cpu",
-        overrides=dict(overrides),
-        model_store=here,
-        state_dir=here,
-        tmp_dir=here,
-        run_id="run",
-    )
+    return server_record(Path("/nowhere"), overrides=dict(overrides))
 
 
 def state(live: LiveModel = LIVE, **overrides: str) -> ObservedState:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -26,6 +27,7 @@ from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server import default_versions
 from slotwise.server.record import ServerRecord
+from tests.support.records import server_record
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -49,21 +51,26 @@ def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ServerRe
         threading.Thread(target=server.serve_forever, daemon=True).start()
         folder = tmp_path / "default"
         folder.mkdir()
-        found = ServerRecord(
-            name="default",
-            kind="torchserve",
-            pid=1,
-            ports=Ports.at(server.server_port),
-            profile="cpu",
-            overrides={},
-            model_store=tmp_path,
-            state_dir=folder,
-            tmp_dir=folder,
-            run_id="run",
-        )
+        found = server_record(folder, ports=Ports.at(server.server_port), model_store=tmp_path)
         found.save()
         yield found
         server.shutdown()
+
+
+class ReadyAtOnce:
+    """In a ManagementClient's place, of any server: what is registered is ready."""
+
+    def __init__(self, server: ServerRecord) -> None:
+        """Nothing is asked of it."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open."""
+
+    def wait_ready(self, *asked: object, **also: object) -> None:
+        """It is."""
 
 
 class Clock:
@@ -168,19 +175,7 @@ def test_a_restart_keeps_a_models_response_timeout(
     """The one that the server says; where it says none (MMS), what the archive wishes and not what the server began with."""
     registered = []
 
-    class Client:
-        def __init__(self, server: ServerRecord) -> None:
-            """Of any server."""
-
-        def __enter__(self) -> Client:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            """Nothing."""
-
-        def wait_ready(self, *asked: object, **also: object) -> None:
-            """It is."""
-
+    class Client(ReadyAtOnce):
         def register(self, archive: str, **settings: object) -> None:
             registered.append(settings["response_timeout"])
 
@@ -315,19 +310,7 @@ def test_without_its_default_version_a_model_does_not_come_back(record: ServerRe
     """Another version would answer those who name none, and with 200."""
     refused, registered = {"b-2.mar"}, list[str]()
 
-    class Client:
-        def __init__(self, server: ServerRecord) -> None:
-            """Of any server."""
-
-        def __enter__(self) -> Client:
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            """Nothing."""
-
-        def wait_ready(self, name: str, *asked: object, **also: object) -> None:
-            """It is."""
-
+    class Client(ReadyAtOnce):
         def register(self, archive: str, **settings: object) -> None:
             if archive in refused:
                 raise SlotwiseError("the disk is full")

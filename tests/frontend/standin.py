@@ -31,6 +31,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from slotwise.server.lifecycle import Ports, ServerRecord
+from tests.support.records import server_record
 
 SLOT = {"x-batch-size": "4", "x-batch-slot": "1", "x-decode-ms": "1.50", "x-inference-ms": "2.50"}
 DEAD = {"code": 507, "type": "InternalServerException", "message": "Worker died."}
@@ -109,18 +110,7 @@ class StandIn:
         ports = Ports(self.port, self.port, self.port)
         self._key_file = folder / "key_file.json"
         self.write_keys()
-        return ServerRecord(
-            name="default",
-            kind="torchserve",
-            pid=self.port,
-            ports=ports,
-            profile="cpu",
-            overrides={},
-            model_store=folder,
-            state_dir=folder,
-            tmp_dir=folder,
-            run_id=f"run-{self.name}",
-        )
+        return server_record(folder, pid=self.port, ports=ports, run_id=f"run-{self.name}")
 
     def write_keys(self, ends: str = "9999-01-01T00:00:00+00:00") -> None:
         """The file of tokens; the one for inference ends then."""

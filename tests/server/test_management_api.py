@@ -25,6 +25,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.record import ServerRecord
+from tests.support.records import server_record
 
 HANDLER = "from slotwise.worker import BatchHandler\n\nclass Echo(BatchHandler):\n    pass\n\nhandle = Echo.entry_point()\n"
 
@@ -97,18 +98,7 @@ def server(host: RecordingHost, store: Path, tmp_path: Path) -> Iterator[ServerR
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     assert started.wait(30)
-    yield ServerRecord(
-        name="x",
-        kind="ray",
-        pid=1,
-        ports=ports,
-        profile="cpu",
-        overrides={},
-        model_store=store,
-        state_dir=tmp_path,
-        tmp_dir=tmp_path,
-        run_id="nobody",
-    )
+    yield server_record(tmp_path, "ray", name="x", ports=ports, model_store=store)
     loop.call_soon_threadsafe(loop.stop)
     thread.join(30)
 

@@ -25,6 +25,7 @@ from slotwise.server.lifecycle import stop
 from slotwise.server.process_record import ProcessRecord
 from slotwise.server.processes import MARK, carries, end, processes_of, start_time
 from slotwise.server.record import ServerRecord, running
+from tests.support.records import server_record
 
 
 def test_java_home_prefers_what_was_asked_for_then_the_installed_one_then_the_path(
@@ -116,18 +117,8 @@ def test_a_process_is_alive_while_it_runs_and_no_other_has_its_pid() -> None:
 
 def recorded(folder: Path, run_id: str) -> ServerRecord:
     """A server of that folder; no process has its pid and start time."""
-    return ServerRecord(
-        name="one",
-        kind="mms",
-        pid=7,
-        ports=Ports(),
-        profile="cpu",
-        overrides={"batch_size": "8"},
-        model_store=folder.parent,
-        state_dir=folder,
-        tmp_dir=folder / "tmp",
-        run_id=run_id,
-    )
+    about = {"overrides": {"batch_size": "8"}, "model_store": folder.parent, "tmp_dir": folder / "tmp"}
+    return server_record(folder, "mms", name="one", pid=7, run_id=run_id, **about)
 
 
 def test_a_record_survives_being_stored_and_a_broken_one_counts_as_none(
@@ -213,19 +204,7 @@ def test_a_dying_workers_last_words_are_its_models_own(tmp_path: Path, kind: str
     log = tmp_path / "logs" / "model_log.log"
     log.parent.mkdir()
     log.write_text("2026 [INFO ] W-9000-digits_1.0-stdout MODEL_LOG - ValueError: long ago\n")
-    record = ServerRecord(
-        name="x",
-        kind="mms",
-        pid=1,
-        ports=Ports(),
-        profile="cpu",
-        overrides={},
-        model_store=tmp_path,
-        state_dir=tmp_path,
-        tmp_dir=tmp_path,
-        run_id="x",
-    )
-    words = WorkerLog(record)
+    words = WorkerLog(server_record(tmp_path, "mms"))
     with log.open("a") as file:
         for line in ("Backend worker process died.", "ValueError: bad weights"):
             file.write(f"2026 [INFO ] {threads}-stdout some.logger - {line}\n")

@@ -12,6 +12,7 @@ from slotwise.files import project
 from slotwise.profiles.ports import Ports
 from slotwise.server.lifecycle import Kind, ServerRecord
 from slotwise.server.processes import MARK, start_time
+from tests.support.records import server_record
 
 Start = Callable[[str, Ports], ServerRecord]
 
@@ -24,19 +25,9 @@ def sleeping_servers(kind: Kind) -> Iterator[Start]:
     def start(name: str, ports: Ports) -> ServerRecord:
         run_id, folder = uuid.uuid4().hex, project.state_dir(name)
         started.append(subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: run_id}))
-        record = ServerRecord(
-            name=name,
-            kind=kind,
-            pid=started[-1].pid,
-            started=start_time(started[-1].pid),
-            ports=ports,
-            profile="cpu",
-            overrides={},
-            model_store=folder,
-            state_dir=folder,
-            tmp_dir=folder / "tmp",
-            run_id=run_id,
-        )
+        pid = started[-1].pid
+        about = {"name": name, "pid": pid, "started": start_time(pid), "run_id": run_id}
+        record = server_record(folder, kind, ports=ports, tmp_dir=folder / "tmp", **about)
         record.tmp_dir.mkdir(exist_ok=True)
         record.save()
         return record

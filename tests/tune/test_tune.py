@@ -24,7 +24,6 @@ from slotwise.client.management import RegisteredModel
 from slotwise.commands.options import pairs
 from slotwise.errors import SlotwiseError
 from slotwise.files.project import profile_file
-from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server.record import ServerRecord
 from slotwise.tune import cleanup, tuning
@@ -35,6 +34,7 @@ from slotwise.tune.search import Search, hopeless
 from slotwise.tune.simulate import ServiceTimes, simulate
 from slotwise.tune.space import SearchSpace, TrialSetting
 from slotwise.tune.tuning import FINALISTS, TuneRequest, baselines, sweep
+from tests.support.records import server_record
 from tests.tune.simulated import DEFAULT, PROFILE, Simulated
 
 SPACE = SearchSpace((1, 2, 4, 8, 16, 32), (0, 1, 2, 5, 10, 20, 50), ((1, 1), (1, 2), (2, 1), (4, 1)))
@@ -166,15 +166,9 @@ def test_a_finalist_that_misses_the_target_cannot_win() -> None:
 
 
 def test_the_final_is_interleaved() -> None:
-    bench, order = Simulated(ServiceTimes(LinearTime(1, 5), 2)), list[TrialSetting]()
-    told = play(
-        bench,
-        [SIMPLE, LARGE, DEFAULT],
-        Goal(500, 32),
-        seconds=1,
-        on_result=lambda turn, s: order.append(s),
-    )
-    assert order == [SIMPLE, LARGE, DEFAULT, DEFAULT, LARGE, SIMPLE] * 2 + [SIMPLE, LARGE, DEFAULT]
+    bench = Simulated(ServiceTimes(LinearTime(1, 5), 2))
+    told = play(bench, [SIMPLE, LARGE, DEFAULT], Goal(500, 32), seconds=1)
+    assert bench.asked == [SIMPLE, LARGE, DEFAULT, DEFAULT, LARGE, SIMPLE] * 2 + [SIMPLE, LARGE, DEFAULT]
     assert bench.held == [SIMPLE, LARGE, DEFAULT]
     assert told.winner is not None
     assert told.winner.setting != DEFAULT
@@ -332,18 +326,7 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerRecord:
     here, lives = tmp_path / "default", tmp_path / "default-b"
     here.mkdir()
     lives.mkdir()
-    record = ServerRecord(
-        name="default",
-        kind="mms",
-        pid=0,
-        ports=Ports(),
-        profile="cpu",
-        overrides={},
-        model_store=tmp_path,
-        state_dir=lives,
-        tmp_dir=tmp_path,
-        run_id="run",
-    )
+    record = server_record(tmp_path, "mms", pid=0, state_dir=lives)
     (lives / "profile.json").write_text(load_profile("cpu", environ={}).model_dump_json(), "utf-8")
     record.save(here)
     return record

@@ -93,7 +93,7 @@ class GuardProof:
         return f"REFUTED: an answer may depend on its batch-mates ({self.cause}), so the handler gets one request at a time"
 
 
-def prove_guarded(archive: Path, examples: Sequence[Example], most_s: float = MOST_S) -> GuardProof:
+def prove_guarded(archive: Path, examples: Sequence[Example]) -> GuardProof:
     """Answer the examples with the archive's guard in a child process. Raises SlotwiseError where it does not start here."""
     if len({example.body for example in examples}) < 2:
         raise SlotwiseError("a proof needs two examples that differ", "give --example FILE for each of several")
@@ -103,7 +103,7 @@ def prove_guarded(archive: Path, examples: Sequence[Example], most_s: float = MO
         )
     try:
         with LocalModel(archive, batch_size=max(SIZES)) as model:
-            stop_at = time.monotonic() + most_s
+            stop_at = time.monotonic() + MOST_S
             verdicts = _verdicts(model, examples, stop_at)
             if all(verdict.separable for verdict in verdicts) and time.monotonic() < stop_at:
                 verdicts.append(_first_batch(archive, model, examples))

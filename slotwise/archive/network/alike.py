@@ -9,16 +9,16 @@ import numpy as np
 FAR = 1e-3
 
 
-def alike(wanted: Any, found: Any) -> bool:
+def alike(expected: Any, given: Any) -> bool:
     """Whether each number differs by at most FAR of itself and of the largest, or of one where that is larger.
 
     Small outputs are compared as closely as large ones. Whole numbers are the same, or they are others.
     """
-    wanted, found = np.asarray(wanted), np.asarray(found)
-    if wanted.shape != found.shape:
+    expected, given = np.asarray(expected), np.asarray(given)
+    if expected.shape != given.shape:
         return False
-    if wanted.dtype.kind != "f" or found.dtype.kind != "f":
-        return bool((wanted == found).all())
-    sizes = np.abs(wanted[np.isfinite(wanted)])
+    if expected.dtype.kind != "f" or given.dtype.kind != "f":
+        return bool((expected == given).all())
+    sizes = np.abs(expected[np.isfinite(expected)])
     near = FAR * min(1.0, float(sizes.max(initial=0)))
-    return bool(np.allclose(found, wanted, rtol=FAR, atol=near, equal_nan=True))
+    return bool(np.allclose(given, expected, rtol=FAR, atol=near, equal_nan=True))

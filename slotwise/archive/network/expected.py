@@ -69,20 +69,20 @@ def difference(spec: ModelSpec, expected: Expected, engine: TableEngine | Librar
     """How the model's answers differ from those that are expected; "" where they do not. Raises for rows it is not for."""
     rows = list(_rows(expected, engine.columns))
     parts = [engine(rows[at : at + AT_ONCE]) for at in range(0, len(rows), AT_ONCE)]
-    found = np.concatenate([np.asarray(part, np.float64) for part in parts])
+    given = np.concatenate([np.asarray(part, np.float64) for part in parts])
     wanted = expected.answers
-    if found.shape != wanted.shape:
-        return f"{found.shape[1]} numbers a row, not {wanted.shape[1]}"
+    if given.shape != wanted.shape:
+        return f"{given.shape[1]} numbers a row, not {wanted.shape[1]}"
     kind = kind_of(spec.model_dump())
     near = FAR * max(1.0, float(np.abs(wanted).max()))
-    wrong = ~(np.abs(found - wanted) <= near).all(axis=1)
-    if kind not in SCORELESS and found.shape[1] > 1:
-        wrong |= found.argmax(axis=1) != wanted.argmax(axis=1)  # a tie has the library's label, too
+    wrong = ~(np.abs(given - wanted) <= near).all(axis=1)
+    if kind not in SCORELESS and given.shape[1] > 1:
+        wrong |= given.argmax(axis=1) != wanted.argmax(axis=1)  # a tie has the library's label, too
     if not wrong.any():
         return ""
     first = int(wrong.argmax())
-    shown, not_this = (", ".join(f"{number:.9g}" for number in row[:4]) for row in (found[first], wanted[first]))
-    return f"{int(wrong.sum())} of {len(wrong)} rows; row {first + 1} gives {shown}, not {not_this}"
+    this, not_this = (", ".join(f"{number:.9g}" for number in row[:4]) for row in (given[first], wanted[first]))
+    return f"{int(wrong.sum())} of {len(wrong)} rows; row {first + 1} gives {this}, not {not_this}"
 
 
 def _rows(expected: Expected, columns: TableSchema) -> Iterator[Row]:

@@ -102,16 +102,16 @@ def _inputs(graph: Any, spec: ModelSpec, file: str) -> list[NamedTensor]:
     return found
 
 
-def _shape(sides: list[int | None], said: list[int] | None, name: str, file: str) -> tuple[int, ...]:
-    told = "x".join(str(side or "?") for side in sides)
-    if said is None:
+def _shape(sides: list[int | None], declared: list[int] | None, name: str, file: str) -> tuple[int, ...]:
+    in_graph = "x".join(str(side or "?") for side in sides)
+    if declared is None:
         if None in sides:
             line = f"write in model.toml: [inputs] and below it {name} = [{', '.join(str(side or 16) for side in sides)}]"
-            raise SlotwiseError(f"{file}: a record's {name!r} is {told}, and nobody says how long it is", line)
+            raise SlotwiseError(f"{file}: a record's {name!r} is {in_graph}, and nobody says how long it is", line)
         return tuple(side for side in sides if side is not None)
-    if len(said) != len(sides) or any(side not in (None, own) for side, own in zip(sides, said, strict=True)):
-        raise SlotwiseError(f"{file}: a record's {name!r} is {told}, but model.toml says {said}", "correct [inputs]")
-    return tuple(said)
+    if len(declared) != len(sides) or any(side not in (None, own) for side, own in zip(sides, declared, strict=True)):
+        raise SlotwiseError(f"{file}: a record's {name!r} is {in_graph}, but model.toml says {declared}", "correct [inputs]")
+    return tuple(declared)
 
 
 def _rows(spec: ModelSpec, sources: list[Path], inputs: list[NamedTensor]) -> list[Item]:

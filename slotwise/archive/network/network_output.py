@@ -41,19 +41,19 @@ def named_output(graph: Any, spec: ModelSpec, source: Any) -> str:
     Raises SlotwiseError where that is not known, or it holds no numbers.
     """
     outputs = {value.name: value for value in graph.graph.output}
-    said = spec.output if spec.output in outputs else declared_output(spec.model_dump())[0]
-    told = ", ".join(f"{name} ({_kind(value)})" for name, value in outputs.items())
+    named = spec.output if spec.output in outputs else declared_output(spec.model_dump())[0]
+    listed = ", ".join(f"{name} ({_kind(value)})" for name, value in outputs.items())
     numbers = [name for name, value in outputs.items() if _kind(value).startswith("float")]
     line = f'write in model.toml: output = "{(numbers or [""])[0]}"' if numbers else "cut the graph, or write a handler"
-    if said and said not in outputs:
-        raise SlotwiseError(f"{source.name} has no output {said}: it has {told}", line)
-    chosen = said or next(iter(outputs))
+    if named and named not in outputs:
+        raise SlotwiseError(f"{source.name} has no output {named}: it has {listed}", line)
+    chosen = named or next(iter(outputs))
     if spec.handler not in CLASSIFIERS:  # an author's own handler may want anything
-        if len(outputs) > 1 and not said:
-            console.say(f"{spec.name}: {source.name} has the outputs {told}: {spec.handler} is given {chosen}")
+        if len(outputs) > 1 and not named:
+            console.say(f"{spec.name}: {source.name} has the outputs {listed}: {spec.handler} is given {chosen}")
         return chosen
-    if len(outputs) > 1 and not said:
-        raise SlotwiseError(f"{source.name} has the outputs {told}, and nobody says which is served", line)
+    if len(outputs) > 1 and not named:
+        raise SlotwiseError(f"{source.name} has the outputs {listed}, and nobody says which is served", line)
     if chosen not in numbers:
         if not outputs[chosen].type.HasField("tensor_type"):
             line = "export it with a tensor in its place (skl2onnx: options={'zipmap': False})"

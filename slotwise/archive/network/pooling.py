@@ -30,24 +30,24 @@ def fit_pooling(spec: ModelSpec, folder: Path) -> dict[str, Any]:
         raise SlotwiseError(f"{spec.name} answers embeddings", "write no labels and no output in model.toml")
     if spec.options.get("pairs"):
         raise SlotwiseError(f"{spec.name} embeds one text at a time", "write no pairs below [options]")
-    said: dict[str, Any] = {key: spec.options[key] for key in ("pooling", "normalise") if key in spec.options}
-    if said.get("pooling", "mean") not in POOLING or not isinstance(said.get("normalise", True), bool):
+    by_model_toml: dict[str, Any] = {key: spec.options[key] for key in ("pooling", "normalise") if key in spec.options}
+    if by_model_toml.get("pooling", "mean") not in POOLING or not isinstance(by_model_toml.get("normalise", True), bool):
         raise SlotwiseError(f"{spec.name}: pooling must be one of {', '.join(POOLING)}, normalise true or false", LINE)
     if not (folder / MODULES).is_file():
-        if len(said) < 2:
+        if len(by_model_toml) < 2:
             raise SlotwiseError(f"nobody says how {spec.name} makes one vector of a text's tokens", LINE)
-        return said
+        return by_model_toml
     try:
-        told = _told(folder)
+        by_folder = _told(folder)
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise SlotwiseError(f"{FOLDER}/{MODULES} cannot be followed: {error}", "write a handler of its own") from error
-    for key, value in said.items():
-        if told[key] != value:
+    for key, value in by_model_toml.items():
+        if by_folder[key] != value:
             raise SlotwiseError(
-                f"{FOLDER}/{MODULES} says that {key} is {told[key]!r}, and model.toml {value!r}",
+                f"{FOLDER}/{MODULES} says that {key} is {by_folder[key]!r}, and model.toml {value!r}",
                 f"write no {key} below [options]",
             )
-    return told
+    return by_folder
 
 
 def _told(folder: Path) -> dict[str, Any]:

@@ -90,22 +90,22 @@ def _count(config: dict[str, Any]) -> int:
 
 def _kind(spec: ModelSpec, config: dict[str, Any]) -> tuple[str, bool]:
     """What its numbers are answered as, and whether a sigmoid makes probabilities of them."""
-    said = declared_output(spec.model_dump())[1]
-    if spec.output and not said:
+    by_model_toml = declared_output(spec.model_dump())[1]
+    if spec.output and not by_model_toml:
         raise SlotwiseError(f"{spec.name}: output is {spec.output!r}", 'write "logits", "probabilities" or "regression"')
-    told = KINDS.get(str(config.get("problem_type") or ""), "logits" if _count(config) > 1 else "")
-    if not (said or told):
+    by_config = KINDS.get(str(config.get("problem_type") or ""), "logits" if _count(config) > 1 else "")
+    if not (by_model_toml or by_config):
         raise SlotwiseError(
             f"{spec.name} gives one number a text, and its config.json has no problem_type",
             'write in model.toml: output = "regression" (the number as it is), or two labels and "probabilities" (its sigmoid)',
         )
-    kind = said or told
+    kind = by_model_toml or by_config
     if kind == "embedding":
         raise SlotwiseError(f"{spec.name}: a classifier gives no embedding", 'write "logits", "probabilities" or "regression"')
-    if told and said not in ("", told, "regression"):
-        how = "several labels" if told == "probabilities" else "one number" if told == "regression" else "one label"
+    if by_config and by_model_toml not in ("", by_config, "regression"):
+        how = "several labels" if by_config == "probabilities" else "one number" if by_config == "regression" else "one label"
         raise SlotwiseError(
-            f"{spec.name}: its config.json says that a text has {how}, and model.toml says {said}",
+            f"{spec.name}: its config.json says that a text has {how}, and model.toml says {by_model_toml}",
             "write no output in model.toml, or the problem_type that it was trained with in its config.json",
         )
     return kind, kind == "probabilities"

@@ -52,19 +52,19 @@ def run_every_form(spec: ModelSpec, sources: list[Path], make_out: Path | None =
     versions = installed_versions()
     if marker and (kept := _kept(marker, versions)) is not None:
         return kept
-    found: dict[str, dict[str, Any]] = {}
-    named = spec.weights.model_dump(exclude_none=True)
+    outputs_by_form: dict[str, dict[str, Any]] = {}
+    files = spec.weights.model_dump(exclude_none=True)
     with _laid_out(spec, sources) as folder, _same_threads():
-        for form in [form for form in ENGINES if form in named and (folder / named[form]).is_file()]:
+        for form in [form for form in ENGINES if form in files and (folder / files[form]).is_file()]:
             try:
                 if outputs := _run(spec, folder, form):
-                    found[form] = outputs
-                    _compare(named, found)
+                    outputs_by_form[form] = outputs
+                    _compare(files, outputs_by_form)
             except SlotwiseError as error:
                 if not spec.handler.endswith(".py"):
                     raise
                 console.say(f"{spec.name}: {error.message} (unless {spec.handler} feeds it otherwise)")
-    ran = {form: list(outputs) for form, outputs in found.items()}
+    ran = {form: list(outputs) for form, outputs in outputs_by_form.items()}
     if marker:
         marker.write_text(json.dumps({"forms": ran, "with": versions}), "utf-8")
     return ran
@@ -107,16 +107,21 @@ def _run(spec: ModelSpec, folder: Path, form: str) -> dict[str, Any]:
     return ran
 
 
-def _compare(named: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -> None:
+def _compare(files: Mapping[str, str], outputs_by_form: Mapping[str, Mapping[str, Any]]) -> None:
     """Raise SlotwiseError where a form, or an engine, answers otherwise than the first: the profile chooses among them."""
-    told = [(f"{named[form]} on {engine}", made) for form in found if form != INT8 for engine, made in found[form].items()]
-    if not told:
+    answers = [
+        (f"{files[form]} on {engine}", outputs)
+        for form in outputs_by_form
+        if form != INT8
+        for engine, outputs in outputs_by_form[form].items()
+    ]
+    if not answers:
         return
-    first, wanted = told[0]
-    for other, made in told[1:]:
-        if made.shape != wanted.shape:
-            how = f"{list(made.shape[1:])} numbers a row, not {list(wanted.shape[1:])}"
-        elif (apart := max(_apart(wanted[rows], made[rows]) for rows in PARTS)) > MOST_APART:
+    first, expected = answers[0]
+    for other, outputs in answers[1:]:
+        if outputs.shape != expected.shape:
+            how = f"{list(outputs.shape[1:])} numbers a row, not {list(expected.shape[1:])}"
+        elif (apart := max(_apart(expected[rows], outputs[rows]) for rows in PARTS)) > MOST_APART:
             how = f"they differ by {apart:.0%} of the largest number"
         else:
             continue
@@ -126,13 +131,13 @@ def _compare(named: Mapping[str, str], found: Mapping[str, Mapping[str, Any]]) -
         )
 
 
-def _apart(wanted: Any, found: Any) -> float:
+def _apart(expected: Any, outputs: Any) -> float:
     """The largest difference, as a share of the largest number."""
-    finite = np.isfinite(wanted)
-    if (finite != np.isfinite(found)).any():
+    finite = np.isfinite(expected)
+    if (finite != np.isfinite(outputs)).any():
         return float("inf")
-    wanted, found = wanted[finite].astype(np.float64), found[finite].astype(np.float64)
-    return float(np.abs(found - wanted).max(initial=0) / (np.abs(wanted).max(initial=0) or 1))
+    expected, outputs = expected[finite].astype(np.float64), outputs[finite].astype(np.float64)
+    return float(np.abs(outputs - expected).max(initial=0) / (np.abs(expected).max(initial=0) or 1))
 
 
 def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> Any:
@@ -146,17 +151,17 @@ def _try(name: str, folder: Path, model: dict[str, Any], inputs: list[Any]) -> A
     threads = len(os.sched_getaffinity(0))
     engine = load_engine(folder, Settings(engine=name, precision=precision, threads=threads, model=model))
     loud = [LOUD * inputs[0]] if inputs[0].dtype.kind == "f" else []
-    found = []
+    answers = []
     for rows in [*inputs[:2], *loud]:
         outputs = engine(rows)
         if len(outputs) != len(rows):
             raise ValueError(f"it gives {len(outputs)} outputs for {len(rows)} rows")
-        found.append(np.asarray(outputs))
-    labels, scores = len(model.get("labels", [])), found[0][0].size
+        answers.append(np.asarray(outputs))
+    labels, scores = len(model.get("labels", [])), answers[0][0].size
     second = (labels, scores) == (2, 1)  # see check_output
     if labels and scores != labels and not second and not model["handler"].endswith(".py"):
         raise ValueError(f"it gives {scores} scores, but there are {labels} labels")
-    return np.concatenate(found)
+    return np.concatenate(answers)
 
 
 def _reason(error: Exception) -> str:

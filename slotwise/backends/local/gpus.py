@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 
 class Gpus:
@@ -35,3 +36,8 @@ class Gpus:
         """One of its workers has ended."""
         if gpu:
             self.workers[gpu] -= 1
+
+
+def gpus_here() -> int:
+    """How many GPUs of NVIDIA this machine has."""
+    return sum(file.name.removeprefix("nvidia").isdigit() for file in Path("/dev").glob("nvidia[0-9]*"))

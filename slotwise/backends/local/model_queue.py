@@ -16,11 +16,10 @@ import functools
 import math
 from collections import deque
 from collections.abc import Callable, Collection
-from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, Refused
 from slotwise.backends.local.dispatcher import Dispatcher, Linger
-from slotwise.backends.local.ledger import Ledger
+from slotwise.backends.local.ledger import Ledger, Outcome
 from slotwise.backends.local.queue_history import QueueHistory
 from slotwise.backends.local.queue_members import Accused, BatchWorker, LyingWorker, StreamWorker, WaitingRequest, say_lost
 
@@ -116,7 +115,7 @@ class ModelQueue:
         one.leave()
         self._cancel(one)
 
-    def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
+    def _close(self, one: WaitingRequest, outcome: Outcome) -> None:
         one.close()
         del self._open[one.id]
         self.ended_at = self.loop.time()

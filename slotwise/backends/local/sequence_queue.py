@@ -17,9 +17,10 @@ import math
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
+from slotwise.backends.local.ledger import Outcome
 from slotwise.backends.local.queue_members import BatchWorker, Key, Sequence, WaitingRequest
 from slotwise.backends.local.stream_queue import StreamQueue
 
@@ -64,23 +65,23 @@ class SequenceQueue(StreamQueue):
     async def answer(self, request: BackendRequest) -> BackendAnswer:
         """As ModelQueue's. An id that was made here goes back with the answer. Raises Refused (400, 410, 503), too."""
         name = self.limits.headers[0]
-        asked = request.headers.get(name, "")
+        brought = request.headers.get(name, "")
         admitted, request.queued = self.ledger.admitted, True
         try:
             answer = await super().answer(request)
         except Refused:
             if self.ledger.admitted == admitted:
-                request.headers[name] = asked
+                request.headers[name] = brought
                 self.not_run(request)
             raise
-        seen, raw = request.headers.get(name, ""), name.lower().encode("latin-1", "replace")
-        if seen == asked:
+        id_here, raw = request.headers.get(name, ""), name.lower().encode("latin-1", "replace")
+        if id_here == brought:
             return answer
-        told = asked or seen.removeprefix(_prefix(_owner(request)))
-        kept = [one for one in answer.headers if one[0].lower() != raw]
-        if not asked or len(kept) < len(answer.headers):
-            kept.append((raw, told.encode("latin-1", "replace")))
-        return replace(answer, headers=kept)
+        client_id = brought or id_here.removeprefix(_prefix(_owner(request)))
+        headers = [one for one in answer.headers if one[0].lower() != raw]
+        if not brought or len(headers) < len(answer.headers):
+            headers.append((raw, client_id.encode("latin-1", "replace")))
+        return replace(answer, headers=headers)
 
     def not_run(self, request: BackendRequest) -> None:
         """See StreamQueue. Its headers are its client's."""
@@ -132,7 +133,7 @@ class SequenceQueue(StreamQueue):
         if _says(one.request, ends):
             sequence.last = one
 
-    def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
+    def _close(self, one: WaitingRequest, outcome: Outcome) -> None:
         super()._close(one, outcome)
         sequence = self.of.get(one.id)
         if sequence is None or sequence.running is one:  # what a worker has is over when it says so

@@ -12,9 +12,9 @@ would hang up at once, and never be known.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from slotwise.backends.exchange import CLIENT_GONE, BackendAnswer, BackendRequest, RawHeaders, Refused
+from slotwise.backends.local.ledger import Outcome
 from slotwise.backends.local.model_queue import ModelQueue
 from slotwise.backends.local.queue_members import BatchWorker, LyingWorker, StreamWorker, WaitingRequest, say_lost
 
@@ -39,7 +39,7 @@ class StreamQueue(ModelQueue):
             _whole_will_do(request)
         self.streams_wait |= request.pieces is not None
 
-    def _close(self, one: WaitingRequest, outcome: Literal["answered", "refused", "gone"]) -> None:
+    def _close(self, one: WaitingRequest, outcome: Outcome) -> None:
         super()._close(one, outcome)
         _cancel_stream(one)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Set
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from slotwise.backends.interface import Refused
@@ -51,8 +51,7 @@ class _Bucket:
 class KeyRates:
     """What each name has left of its rate."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._buckets: dict[str, _Bucket] = {}
 
     def refuse_if_spent(self, key: AccessKey) -> None:
@@ -75,7 +74,7 @@ class KeyRates:
 
     def _filled(self, key: AccessKey) -> _Bucket:
         """The bucket with what has come into it since it was last looked at."""
-        now, most = self._clock(), max(key.requests_per_s, 1.0)
+        now, most = time.monotonic(), max(key.requests_per_s, 1.0)
         bucket = self._buckets.setdefault(key.name, _Bucket(most, now))
         bucket.tokens = min(most, bucket.tokens + (now - bucket.filled_at) * key.requests_per_s)
         bucket.filled_at = now

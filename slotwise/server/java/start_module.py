@@ -121,7 +121,7 @@ def launch(
     arguments = ["--start", config, "config.properties", "--log-config", "log4j2.xml"]
     arguments += ["--model-store", str(record.model_store)]
     arguments += ["--ncs"] if record.kind == "torchserve" else []
-    if models and not profile.model_api and record.kind == "torchserve":  # then nothing can be registered later
+    if models and not profile.takes_registrations(record.kind):
         arguments += ["--models", *(version["marName"] for model in models.values() for version in model.values())]
     environ = {"JAVA_HOME": str(home), **workers_environment(record, profile)}
     try:

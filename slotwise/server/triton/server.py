@@ -159,7 +159,7 @@ class Triton:
 
     def _workers(self, name: str) -> list[HostedWorker]:
         """The instances of a model whose process lives. A file NAME.PID of that process holds the worker's pid, or 0."""
-        models = []
+        workers = []
         for file in self._instance_files(name):
             instance, _, process = file.name.rpartition(".")
             if not carries(int(process), self.record.run_id):
@@ -170,8 +170,8 @@ class Triton:
             pid = _number(file)
             status = "READY" if pid else "STARTING"
             got = worker_report(self.record.state_dir, pid)
-            models.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
-        return models
+            workers.append(HostedWorker(id=instance, pid=pid, status=status, got=got, memory_bytes=resident_bytes(pid)))
+        return workers
 
     def _instance_files(self, name: str) -> list[Path]:
         return sorted((self.instances / name).glob("*.[0-9]*"))

@@ -78,8 +78,10 @@ def _one(value: Any) -> str:
     wrong = f", {odd} of {array.size} NaN or infinite" if odd else ""
     if odd == array.size:
         return name + wrong
-    low, high = (array if not odd else array[np.isfinite(array)]).min(), (array if not odd else array[np.isfinite(array)]).max()
-    return f"{name}, from {low:.6g} to {high:.6g}{wrong}" if array.dtype.kind != "b" else name
+    if array.dtype.kind == "b":
+        return name
+    numbers = array[np.isfinite(array)] if odd else array
+    return f"{name}, from {numbers.min():.6g} to {numbers.max():.6g}{wrong}"
 
 
 def debug(folder: Path, body: bytes, headers: Mapping[str, str], profile: str, say: Callable[[dict[str, Any]], None]) -> None:
@@ -185,12 +187,12 @@ def _fault(error: BaseException, folder: Path) -> dict[str, Any]:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
     own = [frame for frame in frames if Path(frame.filename).relative_to(folder).parts[0] != "slotwise"]
     code = linecache.getline(own[-1].filename, own[-1].lineno or 0).strip() if own else ""
-    told = {
+    fault = {
         "error": fault_of(error, folder)["fault"],
         "code": code,
         "because": [fault_of(one, folder)["fault"] for one in chain[1:]],
     }
-    return told | ({"status": error.code} if isinstance(error, SlotError) else {})
+    return fault | ({"status": error.code} if isinstance(error, SlotError) else {})
 
 
 def _since(started: float) -> float:
