@@ -49,7 +49,7 @@ class CertificateFiles:
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Use the files as they are now."""
-        context.load_cert_chain(self.certificate, self.key)
+        context.load_cert_chain(self.certificate, self.key, _no_passphrase)
 
     def _check(self) -> None:
         try:
@@ -66,6 +66,11 @@ class CertificateFiles:
                 continue
             stamps.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
         return stamps
+
+
+def _no_passphrase() -> str:
+    """In place of a question at the terminal, for which a server would wait."""
+    raise ValueError("the key has a passphrase")
 
 
 def _authorities(file: Path) -> bytes:
