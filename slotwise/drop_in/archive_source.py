@@ -45,9 +45,9 @@ class DeployedArchives:
         folder.mkdir(exist_ok=True)
 
     def all(self) -> list[str]:
-        """What `--models all` loads: every archive in the store, by name."""
-        found = [one.name for one in self.store.iterdir() if one.name.endswith(SUFFIXES) or (one / MANIFEST).is_file()]
-        return sorted(found)
+        """What `--models all` loads: every archive in the store that is not hidden, by name."""
+        shown = [one for one in self.store.iterdir() if not one.name.startswith(".")]
+        return sorted(one.name for one in shown if one.name.endswith(SUFFIXES) or (one / MANIFEST).is_file())
 
     def served(self, archive: str) -> ArchiveInfo:
         """The archive that a registration names, as it is to be served. Raises ApiError or SlotwiseError."""

@@ -51,7 +51,7 @@ class CertificateFiles:
         """TLS with the files as they are now. A client's certificate is asked for where it counts: probes have none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
-            context.load_cert_chain(self.certificate, self.key)
+            context.load_cert_chain(self.certificate, self.key, _no_passphrase)
         except (OSError, ValueError) as error:
             raise SlotwiseError(f"the certificate and its key cannot be used: {error}", "both are PEM files") from error
         if self.client_ca:
@@ -68,6 +68,11 @@ class CertificateFiles:
                 continue
             stamps.append((status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size))
         return stamps
+
+
+def _no_passphrase() -> str:
+    """In place of a question at the terminal, for which a server would wait."""
+    raise ValueError("the key has a passphrase")
 
 
 def _authorities(file: Path) -> bytes:

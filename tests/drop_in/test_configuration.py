@@ -10,6 +10,7 @@ import pytest
 
 from slotwise.backends.management.bearer import Tokens
 from slotwise.drop_in import snapshots
+from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.configuration import Address, Configuration, configured
 from slotwise.drop_in.known_keys import KEYS, remarks
@@ -259,3 +260,18 @@ def test_a_metric_without_a_name_is_refused_in_one_line(entry: str) -> None:
     Path("metrics.yaml").write_text(f"model_metrics:\n  counter:\n    - {entry}\n")
     with pytest.raises(SlotwiseError, match=r"metrics_config: metrics\.yaml: no name in counter: "):
         list(_of_models(configured_with("metrics_config=metrics.yaml")))
+
+
+def test_all_models_are_those_that_are_not_hidden(place: Path) -> None:
+    for name in (
+        ".old.mar",
+        "._a.mar",
+        "a.mar",
+        "b.tar.gz",
+        "notes.txt",
+        "folder/MAR-INF/MANIFEST.json",
+        ".git/MAR-INF/MANIFEST.json",
+    ):
+        (place / "store" / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / "store" / name).touch()
+    assert DeployedArchives(configured_with(""), place / "archives").all() == ["a.mar", "b.tar.gz", "folder"]

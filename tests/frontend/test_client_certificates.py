@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,3 +128,12 @@ def test_what_cannot_work_is_said_at_the_start(server: Pair, tmp_path: Path) -> 
             (tmp_path / name).write_text(content)
         with pytest.raises(SlotwiseError, match=f"{name} cannot say whose clients"):
             Access(tls_cert=server[0], tls_key=server[1], tls_client_ca=tmp_path / name).check()
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(server: Pair, tmp_path: Path) -> None:
+    cert, key = server
+    locked = tmp_path / "locked.key"
+    command = ["openssl", "rsa", "-in", key, "-aes256", "-passout", "pass:secret", "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(SlotwiseError, match="cannot be used: the key has a passphrase"):
+        Access(tls_cert=cert, tls_key=locked).check()

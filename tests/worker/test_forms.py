@@ -145,7 +145,7 @@ def test_too_many_are_refused() -> None:
 def test_a_guards_row_has_no_parameter_that_would_stand_for_the_body() -> None:
     query = {"data": "x", "body": "y", "file": "z", "top": "3"}
     row = local_guard._row(Request(b"raw", Headers({"content-type": "image/png"}), "id", query=query))
-    assert row == {"top": "3", "body": b"raw"}
+    assert row == {"top": b"3", "body": b"raw"}
     row = local_guard._row(Request(b"data=1&top=2", Headers({"content-type": URL_FORM}), "id", query=query))
     assert row == {"data": b"1", "top": b"2"}
 
