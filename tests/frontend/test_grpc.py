@@ -420,3 +420,26 @@ async def refuses(call: Call) -> None:
     with suppress(grpc.aio.AioRpcError):
         while (await call("ServerLive")).live:
             await asyncio.sleep(0.05)
+
+
+async def test_connections_on_which_nothing_is_asked_are_within_the_limit(make_front: MakeFront) -> None:
+    """Each takes a file that nobody else can open then."""
+    front = await make_front()
+    server = GrpcServer(front.gateway, "127.0.0.1", 0, None, ConnectionLimits(max_connections=2))
+    await server.bind()
+    await server.start()
+    writers = list[asyncio.StreamWriter]()
+    try:
+        for _ in range(3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writers.append(writer)
+            writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            said = b""
+            async with asyncio.timeout(60):
+                with suppress(ConnectionError):
+                    said = await reader.read(9)
+            assert bool(said) == (len(writers) < 3)
+    finally:
+        for writer in writers:
+            writer.close()
+        await server.stop(0)

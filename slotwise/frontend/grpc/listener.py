@@ -33,6 +33,7 @@ class GrpcListener:
                 "grpc.http2.bdp_probe",
                 int(not self.host.startswith("127.")),
             ),  # windows grow for what is far away, and hold memory
+            ("grpc.max_allowed_incoming_connections", limits.max_connections),
             ("grpc.server_handshake_timeout_ms", round(limits.head_timeout_s * 1000)),
             ("grpc.server_max_unrequested_time_in_server", math.ceil(self.service.gateway.options.timeout_s)),
         ]

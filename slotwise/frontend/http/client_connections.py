@@ -149,8 +149,9 @@ def within_open_files(limits: ConnectionLimits) -> ConnectionLimits:
     """The same limits, as far as this process may have files open; it takes what it may have of them."""
     soft, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = limits.max_connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < files:
-        soft = files if most == resource.RLIM_INFINITY else min(files, most)
+    with_grpc = files + limits.max_connections
+    if soft != resource.RLIM_INFINITY and soft < with_grpc:
+        soft = with_grpc if most == resource.RLIM_INFINITY else min(with_grpc, most)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, most))
         if soft < files:
             fewer = max(soft - OTHER_FILES, soft // 2)
