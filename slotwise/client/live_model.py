@@ -48,6 +48,7 @@ class LiveModel:
     failure: why it cannot become ready, where the server says so (Ray, Triton).
     batch_cost: what its batches cost, where the server learns that. stateful: its requests belong to sequences.
     response_timeout: in seconds; None where the server does not say it (MMS). queue_size: so many may wait there; 0: unknown.
+    scaled_there: its server chooses how many workers it has, and refuses to be told.
     """
 
     name: str
@@ -70,6 +71,12 @@ class LiveModel:
     stateful: bool = False
     response_timeout: int | None = None
     queue_size: int = 0
+    scaled_there: bool = False
+
+    def has(self, workers: int) -> bool:
+        """Whether it has just so many workers, and all are READY; or as many as its server chooses, where that does (Ray)."""
+        enough = self.min_workers <= self.ready_workers if self.scaled_there else self.ready_workers == workers
+        return enough and self.ready_workers == len(self.workers)
 
     @property
     def asleep(self) -> bool:
@@ -109,6 +116,7 @@ def live_model(answer: Mapping[str, Any], record: ServerRecord) -> LiveModel:
         failure=str(answer.get("failure", "")),
         batch_cost=answer.get("batchCost"),
         stateful=bool(answer.get("stateful")),
+        scaled_there=record.kind == "ray" and int(answer.get("minWorkers", 0)) < int(answer.get("maxWorkers", 0)),
         response_timeout=answer.get("responseTimeout") if record.kind != "mms" else None,
         queue_size=sum(int(count) for count in (answer.get("jobQueueStatus") or {}).values()),
         **{key: got.get(key) for key in ("profile", "engine", "precision", "device", "threads", "padding", "rows")},

@@ -175,7 +175,7 @@ class ManagementClient:
         while True:
             live = self.describe(model, version)
             progress(live.ready_workers, workers)
-            if live.ready_workers == workers == len(live.workers):
+            if live.has(workers):
                 return live
             problem = None if live.ready_workers else live.failure or self._log.failure(model, workers)
             if problem is None and time.monotonic() > deadline:

@@ -185,7 +185,9 @@ def _weigh(judge: Judge, counted: Mapping[str, Any], seen: dict[tuple[str, int],
 
 def _same_workers(client: ManagementClient, record: RolloutRecord) -> None:
     """Give the new archive as many workers as the model has by now: somebody may have scaled that."""
-    workers = len(client.describe(record.model).workers)
-    if workers and workers != len(client.describe(record.new).workers):
+    new, workers = client.describe(record.new), len(client.describe(record.model).workers)
+    if new.scaled_there:
+        return
+    if workers and workers != len(new.workers):
         client.scale(record.new, workers)
         client.wait_ready(record.new, workers)

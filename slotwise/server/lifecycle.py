@@ -200,10 +200,11 @@ def check_ours(record: ServerRecord) -> None:
         raise SlotwiseError(message, "that user, or root, can stop it") from None
 
 
-def stop(record: ServerRecord) -> None:
+def stop(record: ServerRecord, patience_s: float = 0.0) -> None:
     """End the server and every process it started; also where it crashed and left some behind.
 
-    Raises SlotwiseError, and leaves its files as they are, where it is another user's or does not end.
+    patience_s: so much longer a host of ours may take, for what it still answers. Raises SlotwiseError, and leaves its files as
+    they are, where it is another user's or does not end.
     """
     check_ours(record)
     if record.alive():
@@ -213,7 +214,7 @@ def stop(record: ServerRecord) -> None:
                 os.kill(record.pid, signal.SIGTERM)
             else:
                 run_start_module(record, ["--stop"])
-        end(record.run_id, HOST_STOP_TIMEOUT_S if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
+        end(record.run_id, HOST_STOP_TIMEOUT_S + patience_s if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
     end(record.run_id, 0)
     if record.alive():
         raise SlotwiseError(f"the server {record.name} (pid {record.pid}) does not end: it runs on", "`ps` shows its state")

@@ -22,7 +22,7 @@ from slotwise.bench.http_connection import Target
 from slotwise.bench.load_plan import LoadPlan
 from slotwise.client.api import READ_S, TIMEOUT_S
 from slotwise.client.inference import InferenceClient
-from slotwise.client.live_model import live_model
+from slotwise.client.live_model import LiveWorker, live_model
 from slotwise.client.management import ManagementClient, RegisteredModel
 from slotwise.client.tokens import token
 from slotwise.commands.management import scale_model
@@ -397,3 +397,20 @@ def test_the_answer_to_another_request_is_nobodys(tmp_path: Path) -> None:
                 client.predict("digits", b"2")
             assert client.predict("digits", b"3").content == b"3", "on a new connection"
         server.shutdown()
+
+
+def test_where_ray_scales_a_model_it_is_ready_with_as_many_as_that_chooses(torchserve: ServerRecord) -> None:
+    """Whoever waited for the number that it was registered with would wait for ever."""
+    ready = LiveWorker(id="r", pid=1, status="READY", memory_bytes=0, gpu=False, got={})
+    for kind, least, most, workers, whether in (
+        ("ray", 1, 3, [ready], True),
+        ("ray", 1, 3, [], False),
+        ("ray", 2, 3, [ready], False),
+        ("ray", 1, 3, [ready, replace(ready, status="STARTING")], False),
+        ("ray", 2, 2, [ready], False),
+        ("ray", 2, 2, [ready, ready], True),
+        ("slotwise", 1, 3, [ready], False),
+    ):
+        record = replace(torchserve, kind=kind)
+        live = live_model({**described(), "minWorkers": least, "maxWorkers": most, "workers": []}, record)
+        assert replace(live, workers=tuple(workers)).has(2) == whether, (kind, least, most, workers)

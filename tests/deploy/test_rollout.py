@@ -19,7 +19,7 @@ import aiohttp
 import pytest
 
 from slotwise.deploy.canary_share import CanaryShare
-from slotwise.deploy.rollout import RolloutPlan, _steps
+from slotwise.deploy.rollout import RolloutPlan, _same_workers, _steps
 from slotwise.deploy.takeover import forget_interrupted, take_over
 from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
@@ -266,9 +266,17 @@ def test_a_shadow_is_refused_where_its_copies_must_not_be_sent() -> None:
     counted = {"windows": [], "counted_by": 1, "owner": 1, "unsuited": 0, "uncopied": 1}
     record = SimpleNamespace(model="digits", new="digits--new")
     share: Any = SimpleNamespace(record=record, write=lambda percent: None, counted=lambda: counted)
-    client: Any = SimpleNamespace(describe=lambda model: SimpleNamespace(workers=[1]))
+    client: Any = SimpleNamespace(describe=lambda model: SimpleNamespace(workers=[1], scaled_there=False))
     with pytest.raises(SlotwiseError, match=r"requests to digits must not be sent twice: .*--no-hedge"):
         _steps(client, share, RolloutPlan([100.0], 1.0, shadow=True), print)
+
+
+def test_where_its_server_scales_the_new_archive_it_is_not_told_how_many_workers_to_have() -> None:
+    """Ray refuses that: the roll-out would end as soon as one of the two has more load."""
+    live = {"digits": SimpleNamespace(workers=[1, 2]), "digits--new": SimpleNamespace(workers=[1], scaled_there=True)}
+    client: Any = SimpleNamespace(describe=live.__getitem__)  # it has nothing to scale with
+    record: Any = SimpleNamespace(model="digits", new="digits--new")
+    _same_workers(client, record)
 
 
 class Registered:

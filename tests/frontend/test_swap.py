@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,3 +118,21 @@ def test_the_next_swap_ends_what_one_that_failed_left(start: Start, monkeypatch:
     assert pids() == [third.pid]
     assert not old.alive()
     assert not second.alive()
+
+
+def test_an_old_host_of_ours_may_answer_as_long_as_its_gateway_lets_a_request_take(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers what it has in hand when it is told to end: no gateway counts that."""
+    ended, end = list[float](), lifecycle.end
+
+    def seen(run_id: str, patience_s: float, grace_s: float = 5.0) -> None:
+        ended.append(patience_s)
+        end(run_id, patience_s, grace_s)
+
+    monkeypatch.setattr(lifecycle, "end", seen)
+    monkeypatch.setattr(swap, "running", lambda name: Gateway(followed, drain_s=300.0))
+    old = dataclasses.replace(start("default", Ports()), kind="slotwise")
+    swap.swap(old, start)
+    assert max(ended) >= 300.0
+    assert not old.alive()

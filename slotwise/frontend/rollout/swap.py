@@ -58,12 +58,12 @@ def swap(old: ServerRecord, start_ready: StartReady, say: Callable[[str], None] 
     leaving.save(project.state_dir(former))
     new = _adopt(new, old.name)
     try:
-        _wait_until_moved(new, say)
+        patience_s = _wait_until_moved(new, say)
     except BaseException:
         say(f"both servers run: `slotwise stop {former}` ends the old one, `slotwise stop {new.name}` the new one")
         raise
     say(f"stopping the old {old.kind} (pid {old.pid})")
-    stop_server(leaving)
+    stop_server(leaving, patience_s)
     return new
 
 
@@ -81,11 +81,14 @@ def _adopt(new: ServerRecord, name: str) -> ServerRecord:
     return adopted
 
 
-def _wait_until_moved(new: ServerRecord, say: Callable[[str], None]) -> None:
-    """Wait until the gateway, if one runs, sends every request to `new` and none is in flight at an earlier server."""
+def _wait_until_moved(new: ServerRecord, say: Callable[[str], None]) -> float:
+    """Wait until the gateway, if one runs, sends every request to `new` and none is in flight at an earlier server.
+
+    Returns how long a host of ours may take for what it has in hand: it answers that itself, before it ends.
+    """
     gateway = running(new.name)
     if gateway is None:
-        return
+        return 0.0
     say(f"the gateway at {gateway.url} switches over")
     try:
         deadline = time.monotonic() + FOLLOW_TIMEOUT_S
@@ -101,3 +104,4 @@ def _wait_until_moved(new: ServerRecord, say: Callable[[str], None]) -> None:
     except SlotwiseError:
         if gateway.alive():  # else nobody is left who could send to the old one
             raise
+    return gateway.drain_s

@@ -109,7 +109,13 @@ class RayModelHost:
                 one if one.status != "READY" or one.id in linked else replace(one, status="STARTING") for one in seen.workers
             )
             queue = served.queue
-            return replace(seen, workers=workers, waiting=len(queue.waiting), batch_cost=queue.dispatcher.described())
+            return replace(
+                seen,
+                workers=workers,
+                waiting=len(queue.waiting),
+                batch_cost=queue.dispatcher.described(),
+                settings=_limits(model),
+            )
 
         return self._run(mine())
 
@@ -123,3 +129,9 @@ class RayModelHost:
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(call, self.loop).result(CALL_S)
+
+
+def _limits(model: HostedModel) -> dict[str, int]:
+    """Between which numbers Ray chooses how many replicas there are; nothing where it does not."""
+    profile = model.profile
+    return {"minWorkers": max(1, profile.min_replicas), "maxWorkers": profile.max_replicas} if profile.max_replicas else {}
