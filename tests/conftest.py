@@ -34,6 +34,26 @@ def pytest_sessionstart() -> None:
     faulthandler.enable = lambda *_, **__: None  # type: ignore[assignment]
 
 
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What builds and servers keep is in a folder of the test's own."""
+    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def no_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No build proves that its model keeps rows apart: each proof takes up to ten seconds."""
+    monkeypatch.setattr("slotwise.archive.build.prove_archive", lambda *_: None)
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """No log: thousands of errors are caught, and each would be logged with its traceback."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
 @pytest.fixture(autouse=True)
 def logging_stays_on() -> Iterator[None]:
     """No test leaves logging switched off: what the later ones expect in the log would not be there."""

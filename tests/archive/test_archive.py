@@ -38,6 +38,8 @@ from slotwise.files import project
 from slotwise.worker.environment.digests import file_sha256
 from tests.support.archives import unproven
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 DIGESTS = "MAR-INF/DIGESTS.json"
 HANDLER = """
 import slotwise.worker
@@ -53,11 +55,6 @@ def make(out, weights, progress):
         log.write("made\\n")
     return {"accuracy": 0.98}
 """
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def folder(place: Path, **extra: str) -> Path:

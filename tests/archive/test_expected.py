@@ -21,15 +21,12 @@ pytest.importorskip("onnxruntime")
 graphs = pytest.importorskip("tests.archive.graphs")
 from tests.archive.graphs import FLOAT, node  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 onnx = graphs.onnx
 DOUBLE = onnx.TensorProto.DOUBLE
 MEAN, SCALE, THRESHOLD = 0.3333333, 1.7, 0.1
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def library(rows: Any) -> Any:

@@ -15,6 +15,8 @@ from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 from tests.worker.serving import Served
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 torch = pytest.importorskip("torch")
 
 SIDE, LABELS = 12, ["a", "b", "c"]
@@ -38,11 +40,6 @@ FORMS = {
     "export": 'export = "model.pt2"',
     "onnx": 'onnx = "model.onnx"',
 }
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def described(folder: Path, weights: str, handler: str = "image_classifier", shape: tuple[int, ...] = (3, SIDE, SIDE)) -> None:

@@ -9,6 +9,8 @@ import pytest
 from slotwise.archive.build import build
 from slotwise.errors import SlotwiseError
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 HANDLER = """from slotwise.worker import BatchHandler
 
 
@@ -30,11 +32,6 @@ def folder(tmp_path: Path, handler: str, **files: str) -> Path:
     for name, text in {"gbm": handler, **files}.items():
         (mine / f"{name}.py").write_text(text, "utf-8")
     return mine
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 @pytest.mark.parametrize(

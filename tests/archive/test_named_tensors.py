@@ -21,16 +21,12 @@ from slotwise.worker.tensors.tensor_body import MAX_RECORDS, MOST_NUMBERS, Named
 from tests.archive.graphs import FLOAT, INT64, node  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home", "no_proofs")
+
 onnx = graphs.onnx
 USER, ITEM = np.arange(12, dtype=np.float32).reshape(4, 3), np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 INPUTS = [NamedTensor("user", "float32", (4,)), NamedTensor("count", "int64", ()), NamedTensor("mask", "bool", (2, 2))]
 GOOD = {"user": [0.5, 1, 2, 3], "count": 7, "mask": [[True, False], [False, True]]}
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("slotwise.archive.build.prove_archive", lambda *_: None)
 
 
 def graph(

@@ -21,6 +21,8 @@ graphs = pytest.importorskip("tests.archive.graphs")
 pytest.importorskip("onnxruntime")
 from tests.archive.graphs import FLOAT, INT64, node, save  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 WEIGHTS = np.random.default_rng(4).standard_normal((4, 3)).astype(np.float32)
 ROW = np.array([0.5, -1.0, 2.0, 0.25], np.float32)
 LOGITS = ROW @ WEIGHTS
@@ -32,11 +34,6 @@ SCIKIT = {
     "multi_class": 1,
     "post_transform": "SOFTMAX",
 }
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def scikit(path: Path) -> None:

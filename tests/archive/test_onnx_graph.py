@@ -10,21 +10,16 @@ import pytest
 
 from slotwise.archive.network.onnx_graph import prepare
 from slotwise.errors import SlotwiseError
-from slotwise.files.project import state_root
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.labels import wants_softmax
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
 DRAW = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    assert state_root() == tmp_path / "home"
 
 
 def spec(**described: Any) -> ModelSpec:

@@ -24,6 +24,8 @@ from slotwise.worker.separability.proof import caller, settled
 from slotwise.worker.separability.verdict import Verdict
 from tests.worker.serving import Served
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 TOML = 'name = "mixed"\nlabels = ["a", "b", "c"]\n[input]\nshape = [1, 4, 4]\n'
 NET = """
 import torch
@@ -56,11 +58,6 @@ class Mixing(BatchHandler):
 
 handle = Mixing.entry_point()
 """
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def state_dict(folder: Path) -> str:

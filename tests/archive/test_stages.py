@@ -16,6 +16,8 @@ from slotwise.errors import SlotwiseError
 from slotwise.model_spec import ModelSpec, load_spec
 from tests.worker.serving import Served
 
+pytestmark = pytest.mark.usefixtures("own_home", "no_proofs")
+
 SPLIT = """
 from slotwise.worker import BadRequest, BatchHandler, StagePart
 
@@ -58,10 +60,8 @@ STAGES = '[[stages]]\nname = "split"\nmodel = "split"\n[[stages]]\nname = "doubl
 
 
 @pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
+def _one_archive(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "factor", raising=False)  # a worker's process has one archive
-    monkeypatch.setattr("slotwise.archive.build.prove_archive", lambda *_: None)
 
 
 @pytest.fixture

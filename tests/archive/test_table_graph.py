@@ -17,15 +17,12 @@ graphs = pytest.importorskip("tests.archive.graphs")
 pytest.importorskip("onnxruntime")
 from tests.archive.graphs import FLOAT, INT64, node  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 onnx = graphs.onnx
 TEXT, DOUBLE, INT32 = onnx.TensorProto.STRING, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT32
 MIXED = '[input.columns]\nage = "int"\nincome = "float?"\ncity = ["Oslo", "Rome"]\n'
 WEIGHTS = np.array([[1.0], [10.0]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
 
 
 def mixed(path: Path, batch: int | str = "b") -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -19,7 +18,9 @@ from slotwise.frontend.replies import ClientReply
 from slotwise.host.model_versions import ModelVersions
 
 from .conftest import Front, MakeFront
-from .over_http import Connect, answer, chunked, connecting, sized
+from .over_http import Connect, answer, chunked, connect, connecting, sized
+
+__all__ = ["connect"]  # the fixture
 
 pytestmark = pytest.mark.anyio
 NO_ANSWER = "the model answered with the status %d, which no whole answer has"
@@ -28,12 +29,6 @@ NO_ANSWER = "the model answered with the status %d, which no whole answer has"
 @pytest.fixture
 async def front(make_front: MakeFront) -> Front:
     return await make_front()
-
-
-@pytest.fixture
-async def connect(front: Front) -> AsyncIterator[Connect]:
-    async with connecting(front) as connected:
-        yield connected
 
 
 async def test_a_head_that_comes_again_is_read_once_and_each_body_is_its_own(connect: Connect, front: Front) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -12,8 +12,10 @@ from slotwise.frontend.events import event_stream
 from slotwise.frontend.events.event_stream import asked_for
 
 from .conftest import Front, MakeFront
-from .over_http import Connect, connecting
+from .over_http import Connect, connect
 from .streaming import Streaming
+
+__all__ = ["connect"]  # the fixture
 
 pytestmark = pytest.mark.anyio
 
@@ -23,12 +25,6 @@ DIRECT, THROUGH_ASGI = "/predictions/digits", "/models/digits/invoke"
 @pytest.fixture
 async def front(make_front: MakeFront) -> Front:
     return await make_front()
-
-
-@pytest.fixture
-async def connect(front: Front) -> AsyncIterator[Connect]:
-    async with connecting(front) as connected:
-        yield connected
 
 
 def stream(body: str, path: str = DIRECT, version: str = "1.1", accept: str = "text/event-stream", more: str = "") -> bytes:

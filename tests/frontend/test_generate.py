@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,11 @@ from slotwise.frontend.protocols.generate import body_of
 from slotwise.frontend.protocols.records import ProtocolFault
 
 from .conftest import Front, MakeFront
-from .over_http import Connect, connecting
+from .over_http import Connect, connect
 from .streaming import Streaming
 from .test_event_stream import heard
+
+__all__ = ["connect"]  # the fixture
 
 pytestmark = pytest.mark.anyio
 
@@ -39,12 +40,6 @@ def streaming(front: Front, monkeypatch: pytest.MonkeyPatch) -> Streaming:
     backend = Streaming()
     monkeypatch.setattr(front.gateway.backend, "answer", backend.answer)
     return backend
-
-
-@pytest.fixture
-async def connect(front: Front) -> AsyncIterator[Connect]:
-    async with connecting(front) as connected:
-        yield connected
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
@@ -11,7 +9,7 @@ from PIL import Image, ImageOps
 from slotwise.files import project
 from tests.server.bursts import together
 from tests.server.conftest import Live
-from tests.support.pictures import png_header
+from tests.support.pictures import encoded, png_header
 
 pytestmark = pytest.mark.server
 
@@ -21,31 +19,25 @@ def example(label: str) -> Image.Image:
         return picture.convert("L")
 
 
-def body(picture: Image.Image, kind: str = "PNG", **options: object) -> bytes:
-    target = io.BytesIO()
-    picture.save(target, kind, **options)
-    return target.getvalue()
-
-
 def turned(picture: Image.Image) -> bytes:
     """A JPEG that only EXIF says how to hold."""
     exif = Image.Exif()
     exif[0x0112] = 6
-    return body(picture.rotate(90, expand=True), "JPEG", exif=exif)
+    return encoded(picture.rotate(90, expand=True), "JPEG", exif=exif)
 
 
 def test_odd_pictures_are_read_and_bad_ones_refused_in_one_batch(live: Live) -> None:
     deep = Image.fromarray(np.asarray(example("2")).astype(np.uint16) * 257)
-    animated = body(example("4"), "GIF", save_all=True, append_images=[example("1"), example("9")])
+    animated = encoded(example("4"), "GIF", save_all=True, append_images=[example("1"), example("9")])
     cases: list[tuple[bytes, int, str]] = [
         (turned(example("7")), 200, "7"),
         (png_header(60_000, 60_000), 413, ""),
-        (body(deep), 200, "2"),
+        (encoded(deep), 200, "2"),
         (b"%PDF-1.7" + bytes(100), 415, ""),
         (animated, 200, "4"),
-        (body(ImageOps.invert(example("5")).convert("CMYK"), "JPEG"), 200, "5"),
-        (body(example("3"))[:-200], 400, ""),
-        (body(ImageOps.invert(example("8")).resize((1200, 1200)), "WEBP"), 200, "8"),
+        (encoded(ImageOps.invert(example("5")).convert("CMYK"), "JPEG"), 200, "5"),
+        (encoded(example("3"))[:-200], 400, ""),
+        (encoded(ImageOps.invert(example("8")).resize((1200, 1200)), "WEBP"), 200, "8"),
     ]
     before = live.pids("digits")
     answers = together(live.inference, "digits", [sent for sent, _, _ in cases])

@@ -18,7 +18,7 @@ from slotwise.archive.inspection import extract, inspect
 from slotwise.worker import Headers, Request, Settings
 from slotwise.worker.hosts.java.entry_point import EntryPoint
 from slotwise.worker.hosts.local_worker import LocalWorker
-from tests.worker.toy import RawContext, Toy
+from tests.worker.toy import RawContext, Toy, json_of
 
 
 class Served:
@@ -56,17 +56,10 @@ class Served:
         assert len(answers) == len(bodies)
         return [
             SimpleNamespace(
-                code=a.status, body=a.body, headers={**a.headers, "content-type": a.content_type}, value=_json(a.body)
+                code=a.status, body=a.body, headers={**a.headers, "content-type": a.content_type}, value=json_of(a.body)
             )
             for a in answers
         ]
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
 
 
 def serving_entry(handler: Any = None, **settings: Any) -> EntryPoint:

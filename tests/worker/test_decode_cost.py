@@ -23,7 +23,7 @@ from slotwise.worker.inputs import images
 from slotwise.worker.inputs.decode_cost import REFUSED
 from slotwise.worker.inputs.images import Recipe, cost, decode_rgb
 from slotwise.worker.inputs.picture_header import read_header
-from tests.support.pictures import BAD, CARRIES_EXIF, FINE, encoded, noisy, plain, png_header
+from tests.support.pictures import BAD, CARRIES_EXIF, FINE, encoded, noisy, plain, png_header, png_of
 
 RECIPE = Recipe(3, 224, 224, resize=256)
 
@@ -40,13 +40,7 @@ def one_colour_webp(side: int) -> bytes:
 
 def deep_png(width: int, height: int) -> bytes:
     """16-bit grey, all of one value: kilobytes that become megapixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 16, 0, 0, 0, 0)
-    packed = zlib.compress((b"\0" + b"\x55\xaa" * width) * height, 1)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    return png_of(width, height, 16, 0, zlib.compress((b"\0" + b"\x55\xaa" * width) * height, 1))
 
 
 def tiled_tiff(width: int, height: int, tile: tuple[int, int]) -> bytes:

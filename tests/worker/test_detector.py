@@ -23,17 +23,13 @@ graphs = pytest.importorskip("tests.archive.graphs")
 pytest.importorskip("onnxruntime")
 from tests.archive.graphs import FLOAT, node  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home", "no_proofs")
+
 onnx = graphs.onnx
 CORNERS = np.array([[0, 0, 4, 4], [4, 0, 8, 4], [0, 4, 4, 8], [4, 4, 8, 8]], np.float32)  # the quarters of 8 x 8
 OPTIONS = 'boxes = "boxes"\nscores = "scores"\nform = "corners"\nunit = "pixels"'
 COLOURS = {"red": (255, 0, 0), "green": (0, 255, 0), "blue": (0, 0, 255), "": (0, 0, 0)}
 RULES = BoxRules("corners", "pixels", logits=False)
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("slotwise.archive.build.prove_archive", lambda *_: None)
 
 
 def graph(folder: Path, boxes: Any = CORNERS, *, logits: bool = False) -> Path:

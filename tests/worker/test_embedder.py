@@ -19,14 +19,10 @@ from slotwise.worker.texts.text_engine import POOLING, pooled  # noqa: E402
 from tests.thirty.texts import outputs, saved, sentences  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home", "no_proofs")
+
 SAID = '[options]\npooling = "{}"\nnormalise = {}\n'
 MODULES = ["Transformer", "Pooling", "Normalize"]
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("slotwise.archive.build.prove_archive", lambda *_: None)
 
 
 def described(folder: Path, more: str = "", top: str = "") -> Path:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,17 +17,11 @@ from hypothesis import strategies as st
 from slotwise.worker.guard.batches import Guard
 from tests.worker.strangers import Slot, ask, context, guard
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 MOST = 7
 SLOTS = {"torchserve": ts.context.RequestProcessor, "mms": mms.context.RequestProcessor}
 WRONG = ("raise", "tuple", "generator", "dict", "none", "short", "long", "shared", "exit", "odd")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Thousands of failures, each with its trace, would take most of the time."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 @dataclass

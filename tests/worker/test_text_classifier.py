@@ -21,6 +21,8 @@ from slotwise.worker.texts.tokens import TextTokenizer, reads_word_by_word  # no
 from slotwise.zoo.transformers_files import ready, save  # noqa: E402
 from tests.worker.serving import Served  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("own_home", "no_proofs")
+
 JSON = {"content-type": "application/json"}
 OWN = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [*OWN, "the", "a", "cat", "dog", "sat", "ran", "on", "mat", "fast", "slowly", "and", "then", "it", "was", "good", "bad"]
@@ -65,14 +67,6 @@ def refusal(folder: Path, more: str = "", files: str = 'files = ["model"]') -> t
     with pytest.raises(SlotwiseError) as raised:
         build(described(folder, more, files), folder / "store")
     return raised.value.message, raised.value.hint
-
-
-@pytest.fixture(autouse=True)
-def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(
-        "slotwise.archive.build.prove_archive", lambda *_: None
-    )  # each takes ten seconds; models/moods is proven
 
 
 def logits(model: Any, tokenizer: Any, *texts: str) -> Any:

@@ -161,13 +161,14 @@ def ask(handler: Any, bodies: Iterable[Any], headers: dict[int, dict[str, str]] 
     assert all(type(answer.body) is bytes for answer in batch.answers)
     return [
         SimpleNamespace(
-            code=answer.status, value=_json(answer.body), headers=answer.headers, body=answer.body, answer=answer, batch=batch
+            code=answer.status, value=json_of(answer.body), headers=answer.headers, body=answer.body, answer=answer, batch=batch
         )
         for answer in batch.answers
     ]
 
 
-def _json(body: bytes) -> Any:
+def json_of(body: bytes) -> Any:
+    """A body's JSON; None where it is none."""
     try:
         return json.loads(body)
     except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import sys
 from collections.abc import Hashable, Iterator
@@ -17,15 +16,9 @@ from slotwise.worker.steps.step_loop import StepLoop
 from slotwise.worker.steps.streams import Runner, Stream, StreamEnd, StreamPiece, TurnLimits
 from tests.worker.steps.toy_engine import AddingEngine, Counting
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 HISTORIES = 2_000
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No log: thousands of errors are caught here, each of which is logged with its traceback."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 class Generated:

@@ -5,9 +5,7 @@ python -m tests.worker.steps.test_stream_histories 4711     runs one history aga
 
 from __future__ import annotations
 
-import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,16 +13,10 @@ from slotwise.worker.steps.step_loop import StepLoop
 from tests.worker.steps.stream_bugs import BUGS
 from tests.worker.steps.stream_history import StreamHistory
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 HISTORIES, LONG_RUN, PARTS = 2_000, 100_000, 50
 FOUND_WITHIN = 400
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """No log: thousands of errors are caught here, each of which is logged with its traceback."""
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def problems(seed: int, loop: type[StepLoop] = StepLoop) -> list[str]:
