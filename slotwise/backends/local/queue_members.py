@@ -111,7 +111,8 @@ class BatchWorker:
 class Sequence:
     """One sequence. worker: that it stays in; None: it waits for one. begun: its first request was given to it.
 
-    line: what waits. running: what its worker has. last: the one that ends it. began_at, used_at: by the event loop.
+    line: what waits. running: what its worker has. last: the one that ends it. over: nothing but what it has belongs to it any
+    more, whatever becomes of the last one. began_at, used_at: by the event loop.
     """
 
     key: Key
@@ -122,6 +123,7 @@ class Sequence:
     line: deque[WaitingRequest] = field(default_factory=deque)
     running: WaitingRequest | None = None
     last: WaitingRequest | None = None
+    over: bool = False
 
 
 @dataclass(eq=False)

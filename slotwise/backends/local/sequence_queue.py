@@ -86,8 +86,13 @@ class SequenceQueue(StreamQueue):
     def not_run(self, request: BackendRequest) -> None:
         """See StreamQueue. Its headers are its client's."""
         name, begins, _ = self.limits.headers
-        if _says(request, begins):
-            self._not_begun(self.sequences.get((_owner(request), request.headers.get(name, ""))))
+        if not _says(request, begins):
+            return
+        sequence = self.sequences.get((_owner(request), request.headers.get(name, "")))
+        if sequence is not None and sequence.last is not None:  # what it has came before, and nothing more comes to it
+            sequence.over = True
+        else:
+            self._not_begun(sequence)
 
     def _look_at_request(self, request: BackendRequest) -> None:
         """Raise Refused where its sequence is over, or cannot take it. Its headers are from now on its handler's."""
@@ -179,8 +184,9 @@ class SequenceQueue(StreamQueue):
     def _not_run(self, sequence: Sequence, one: WaitingRequest) -> None:
         """This one of its line was refused before its turn, or its client has gone."""
         self.of.pop(one.id, None)
+        ended = sequence.over and sequence.last is one
         sequence.last = None if sequence.last is one else sequence.last
-        if not sequence.begun or _says(one.request, self.limits.headers[1]):
+        if not sequence.begun or ended or _says(one.request, self.limits.headers[1]):
             self._not_begun(sequence)
 
     def _not_begun(self, sequence: Sequence | None) -> None:

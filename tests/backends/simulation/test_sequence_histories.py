@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence as Several
+
 import pytest
 
+from slotwise.backends.exchange import BackendAnswer, BackendRequest
 from slotwise.backends.local import sequence_queue
 from slotwise.backends.local.queue_members import BatchWorker, Sequence, WaitingRequest
-from slotwise.backends.local.sequence_queue import SequenceQueue
+from slotwise.backends.local.sequence_queue import SequenceLimits, SequenceQueue
 from tests.backends.simulation.sequence_history import SequenceHistory
 from tests.backends.simulation.virtual_loop import problems_of, run
 
@@ -101,3 +105,37 @@ def test_a_planted_bug_in_sequences_is_found(bug: type[SequenceQueue]) -> None:
 def test_ids_of_two_keys_that_are_the_same_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sequence_queue, "_prefix", lambda owner: "")
     assert any(problems(seed) for seed in range(FOUND_WITHIN))
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_what_waits_of_a_sequence_that_is_being_ended_is_answered_although_its_id_is_used_again(leaves: bool) -> None:
+    """The new beginning is refused; where the one that ends it is not run, what comes behind both is not answered from it."""
+    id_, start, end = SequenceLimits().headers
+    ran = list[str]()
+
+    async def history() -> list[object]:
+        queue, loop = SequenceQueue(4, limits=SequenceLimits(4, 8)), asyncio.get_running_loop()
+
+        def answer(batch: Several[WaitingRequest]) -> None:
+            for one in batch:
+                ran.append(one.request.body.decode())
+                queue.answered(worker, one.id, BackendAnswer(200, [], one.request.body))
+            queue.done(worker, dead=False)
+
+        worker = BatchWorker(lambda batch: loop.call_later(0.1, answer, batch) and None, lambda why: None)
+        queue.joined(worker)
+        worker.heard_at = 1e9
+        asked = {"a": {start: "true"}, "b": {}, "c": {end: "true"}, "d": {start: "true"}, "e": {}}
+        requests = [BackendRequest("m", 1e9, headers={id_: "s", **more}, body=body.encode()) for body, more in asked.items()]
+        answers = []
+        for request in requests[:4]:
+            answers.append(asyncio.ensure_future(queue.answer(request)))
+            await asyncio.sleep(0.01)
+        if leaves:
+            requests[2].leave()
+            await asyncio.sleep(0)
+        answers.append(asyncio.ensure_future(queue.answer(requests[4])))
+        return [getattr(one, "status", one) for one in await asyncio.gather(*answers, return_exceptions=True)]
+
+    assert run(history(), 0) == ([200, 410, 499, 410, 410] if leaves else [200, 200, 200, 410, 410])
+    assert ran == (["a"] if leaves else ["a", "b", "c"])
