@@ -135,6 +135,13 @@ class Batch:
         """Answer request i as a whole with this error."""
         self.slots[i].error = Refusal.of(error)
 
+    def take_costs(self, one: Batch) -> None:
+        """Add what a batch has cost that ran as a part of this one."""
+        self.decode_ms, self.inference_ms = self.decode_ms + one.decode_ms, self.inference_ms + one.inference_ms
+        self.total_ms += one.total_ms
+        self.tally.rows, self.tally.padding = self.tally.rows + one.tally.rows, self.tally.padding + one.tally.padding
+        self.tally.cuts += one.tally.cuts
+
     def ids(self, rows: Iterable[Row] | None = None) -> list[str]:
         """The ids of all requests, or of those that sent these rows, for the log."""
         slots = range(self.n) if rows is None else dict.fromkeys(row.slot for row in rows)

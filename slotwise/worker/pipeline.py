@@ -49,6 +49,7 @@ class Pipeline:
     timeout_s: of the next batch, for who has less time than the settings say.
     verdict: what is known of whether its rows keep apart.
     gone(): slots of the running batch whose answers nobody wants any more, where a host hears of that; for any thread.
+    apart: whether a hook leaves something of a row for a later hook: each row goes through all of them before another begins.
     dead: whether the host should end this worker, because the engine failed for good, or too many decoders never end, or one
     that no other may run beside.
     """
@@ -65,7 +66,7 @@ class Pipeline:
         self.verdict = Verdict(None, "it was not tried")
         self.first_batches: FirstBatches | None = None  # where not everything is proven
         self.gone: Callable[[], Collection[int]] = tuple
-        self.dead = False
+        self.apart = self.dead = False
 
     @classmethod
     def start(cls, handler: BatchHandler, model_dir: Path, settings: Settings) -> Pipeline:
@@ -74,10 +75,13 @@ class Pipeline:
         handler.engine = handler.load(model_dir, settings)
         if handler.streams:
             return cls._of_streams(handler)
-        look_at_what_is_kept(handler, BatchHandler)
+        apart = look_at_what_is_kept(handler, BatchHandler)
+        if apart:
+            vars(handler)["max_rows"] = 1
+            logger.warning("so requests run one after the other")
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
-        pipeline.verdict = verdict
+        pipeline.verdict, pipeline.apart = verdict, apart
         pipeline.first_batches = FirstBatches.of(pipeline.hooks, pipeline.padding, verdict, model_dir)
         pipeline.isolation.prepare(pipeline.hooks.good_row, getattr(handler.engine, "warm_up_runs", 1))
         return pipeline
@@ -105,6 +109,8 @@ class Pipeline:
 
     def run(self, requests: Sequence[Request], owners: Sequence[int] | None = None) -> Batch:
         """As `answer`, but returns the whole batch: its answers, and what they cost."""
+        if self.apart and len(requests) > 1:
+            return self._run_apart(requests, owners)
         started = time.perf_counter()
         batch = Batch(requests, owners)
         budget = Budget(batch.n, self.timeout_s, self.settings.decode_budget_ms, self.decoders.threads)
@@ -130,6 +136,21 @@ class Pipeline:
             self.dead = True
         batch.total_ms = (time.perf_counter() - started) * 1000
         return batch
+
+    def _run_apart(self, requests: Sequence[Request], owners: Sequence[int] | None) -> Batch:
+        """As `run`, one request after the other, within the same time."""
+        whole, gone, timeout_s = Batch(requests, owners), self.gone, self.timeout_s
+        until = time.monotonic() + timeout_s
+        try:
+            for i, slot in enumerate(whole.slots):
+                self.timeout_s = max(0.0, until - time.monotonic())
+                self.gone = lambda i=i: (0,) if i in gone() else ()  # type: ignore[misc]
+                one = self.run([slot.request])
+                slot.answer = one.slots[0].answer
+                whole.take_costs(one)
+        finally:
+            self.gone, self.timeout_s = gone, timeout_s
+        return whole
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request by itself: its rows, and what cannot be decoded is that slot's error."""
@@ -206,6 +227,9 @@ class Pipeline:
         if self.first_batches:
             self.first_batches.begin(due)
         self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
+        if self.apart:
+            for row in due:
+                row.result = row.error or self.hooks.encode(row, batch.requests[row.slot], last=False)
         if self.first_batches:
             self.first_batches.look(due, batch.requests)
 
@@ -227,7 +251,8 @@ class Pipeline:
             slot.unencoded -= 1
             if row.error is None and budget.over(budget.encode_until):
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
-            row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
+            if row.error is not None or not self.apart:
+                row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
                 self._answer(slot, shared.with_slot(row.slot, slot.request.headers.get(REQUEST_ID, "")), budget)
 

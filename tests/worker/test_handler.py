@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
@@ -327,6 +328,47 @@ def test_what_a_hook_keeps_of_a_request_is_said_at_the_start(caplog: pytest.LogC
         assert "seems to be of a request" not in caplog.text
         begin(Keeps(), Settings(batch_size=4, proof_s=0))
         assert "what a hook leaves in length seems to be of a request" in caplog.text
+
+
+class LeavesItsMean(Doubler):
+    """What `predict` leaves, `encode` reads: of a batch, or of the row that came last. A body may have several rows."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(number) for number in json.loads(body)]
+
+    def predict(self, inputs: Any) -> Any:
+        self.mean = float(inputs.mean())
+        return super().predict(inputs)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.mean]
+
+
+class LeavesItsLength(LeavesItsMean):
+    """What `decode` leaves, `encode` reads."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.length = len(body)
+        return super().decode(body, headers)
+
+    def predict(self, inputs: Any) -> Any:
+        return Doubler.predict(self, inputs)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.length]
+
+
+@pytest.mark.parametrize("kind", [LeavesItsMean, LeavesItsLength])
+def test_what_a_hook_leaves_for_a_later_one_is_of_its_own_row(kind: type[Doubler], caplog: pytest.LogCaptureFixture) -> None:
+    requests, settings = [[7], [1, 100, 2], [300], "no list", [5]], Settings(batch_size=8, proof_s=0)
+    alone = [shown(ask(begin(kind(), settings), [one])[0]) for one in requests]
+    together = ask(begin(kind(), settings), requests)
+    assert [shown(answer) for answer in together] == alone
+    assert [code for code, _ in alone] == [200, 200, 200, 400, 200]
+    assert "so requests run one after the other" in caplog.text
+    if kind is LeavesItsMean:
+        assert together[1].value == [[2.0, 1.0], [200.0, 100.0], [4.0, 2.0]]
+        assert together[0].batch.tally.rows == 6
 
 
 class Draws(Doubler):

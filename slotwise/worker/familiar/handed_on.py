@@ -75,14 +75,14 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
 
 def look_at_what_is_kept(
     handler: Any, ours: type, hooks: Sequence[str] = HOOKS, known: Collection[str] = frozenset((ANYTHING,))
-) -> None:
-    """Look at what an author's hooks leave behind for later ones; the log says what. ours: the handler's class that is ours.
+) -> bool:
+    """Whether an author's hooks leave something for later ones; the log says what. ours: the handler's class that is ours.
 
     known: names that nothing is said of. Where `collate` or `predict` sets a seed, rows run one by one: a row in a batch gets
     other numbers of it than alone.
     """
     if not sources.is_authors(type(handler)) or "_effects" in vars(handler):  # a TorchServeHandler has looked itself
-        return
+        return False
     effects = effects_of(handler, ours, hooks, told=True)
     if any(process_wide.SEED in effects[name].changed for name in (*MODELS, "collate") if name in effects):
         logger.warning("a seed is set for each batch: rows run one by one, for a row alone gets other numbers than in a batch")
@@ -90,6 +90,7 @@ def look_at_what_is_kept(
     if names := handed_on(effects).difference(known):
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
+    return bool(names)
 
 
 def seen_by_others(handler: Any, ours: type, method: str) -> set[str]:
