@@ -60,7 +60,8 @@ class FirstBatches:
         self.count = 0  # of batches whose rows differ
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
         self.keeping = kept_by(hooks.handler)
-        self.before: AsItWas | None = None  # the batch that runs now, where it may be looked at
+        self.new = set[object]()  # kinds that a row of the batch that runs now is the first of
+        self.before: AsItWas | None = None  # that batch, where it may be looked at
         self.after: AsItWas | None = None
 
     @classmethod
@@ -78,11 +79,12 @@ class FirstBatches:
 
     def begin(self, rows: Sequence[Row]) -> None:
         """These rows run now: remember how things are, where they may be asked again."""
-        self.before = self.after = None
+        self.new, self.before, self.after = set(), None, None
         if len(rows) < 2 or self._is_over():
             return
         try:
-            if self._is_due() or (self.has_kinds and self._new(rows)):
+            self.new = self._new(rows) if self.has_kinds else set()
+            if self.new or self._is_due():
                 self.before = self.keeping.now()
         except Exception:  # an author's own object may answer with anything
             logger.info("what the handler keeps cannot be remembered", exc_info=True)
@@ -114,8 +116,7 @@ class FirstBatches:
         return self.kinds.new((kind_of(self.hooks.handler._shown_to_model(row.asked)) for row in rows), self.left_s > 0)
 
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
-        whole, due = self._is_whole(), self._is_due()
-        new = self._new(rows) if self.has_kinds else set()
+        whole, due, new = self._is_whole(), self._is_due(), self.new
         if (due or new) and not _differ(rows):  # mates that are its like tell nothing of a row
             return
         self.count += 1
