@@ -9,7 +9,6 @@ from slotwise.archive.build import build
 # A body is a list of JSON: how many words, and what happens at which of them: [5], [5, "exit", 3], [5, "slow"], [5, "once", 3]
 GENERATOR = """
 import json, os, time
-from pathlib import Path
 from slotwise.worker import BadRequest, StreamHandler
 
 class Words(StreamHandler):
@@ -37,8 +36,8 @@ class Words(StreamHandler):
             if i == at:
                 if what == "exit":
                     os._exit(3)
-                if what == "once" and not Path("was-there").exists():
-                    Path("was-there").touch()
+                if what == "once" and not os.path.lexists("was-there"):
+                    os.symlink("nowhere", "was-there")
                     os._exit(3)
                 if what == "raise":
                     raise RuntimeError("on purpose")

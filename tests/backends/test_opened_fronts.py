@@ -171,7 +171,7 @@ def test_a_gateway_that_leaves_while_a_host_opens_it_is_opened_nowhere(
     monkeypatch: pytest.MonkeyPatch, is_open: bool, ends: bool
 ) -> None:
     """is_open: just at that moment it is there; then the host hears of it."""
-    said, nobody = list[bytes](), SimpleNamespace(keeper=0)
+    said, nobody = list[bytes](), SimpleNamespace(keeper=0, restarts=0, sockets=())
     monkeypatch.setattr(gateway_link, "running", lambda name: SimpleNamespace(kind="slotwise"))
 
     async def run() -> None:

@@ -161,7 +161,7 @@ def test_who_comes_while_the_old_one_is_stopped_is_still_known(tmp_path: Path, m
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     old = subprocess.Popen(["sleep", "60"])
     first = GatewayRecord(name="default", pid=old.pid, started=start_time(old.pid), url="http://127.0.0.1:1", drain_s=5.0)
-    second = GatewayRecord.of_this_process("default", first.url, 1.0)
+    second = GatewayRecord.of_this_process(name="default", url=first.url, drain_s=1.0, keeper=0)
     usual = psutil.Process.terminate
 
     def terminate(ended: psutil.Process) -> None:

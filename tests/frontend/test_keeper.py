@@ -79,7 +79,7 @@ def test_a_full_disk_is_no_reason_to_start_nothing_again(monkeypatch: pytest.Mon
 
     monkeypatch.setenv("SLOTWISE_HOME", str(tmp_path))
     monkeypatch.setattr(GatewayRecord, "write", full)
-    record = GatewayRecord.of_this_process("default", "http://127.0.0.1:1", 1.0)
+    record = GatewayRecord.of_this_process(name="default", url="http://127.0.0.1:1", drain_s=1.0, keeper=0)
     record.save(restarts=1)
     with pytest.raises(OSError, match="No space"):
         record.save()

@@ -209,7 +209,8 @@ async def test_the_gateway_may_come_before_its_server(server: StandIn, tmp_path:
 
 async def test_a_gateway_that_is_started_again_has_the_key_that_its_record_gave_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """`slotwise apply`, which has read it, would be told that it is not known while the gateway moves to another process."""
-    before = GatewayRecord.of_this_process("default", "http://127.0.0.1:8000", 1.0, key="its own", keeper=os.getpid())
+    about = {"url": "http://127.0.0.1:8000", "drain_s": 1.0, "key": "its own"}
+    before = GatewayRecord.of_this_process(name="default", keeper=os.getpid(), **about)
     monkeypatch.setattr(serve, "running", lambda name: before)
     settings = serve.FrontSettings(ListenAddress(), GatewayOptions(), serve.Access())
     assert serve.in_place_of("default", settings, os.getpid(), None).own == "its own"
