@@ -98,18 +98,11 @@ async def test_streams_that_are_cancelled_leave_the_process_alive(live_front: Li
     assert live_front.record.alive()
 
 
-@pytest.mark.parametrize(("most", "still_s"), [(piece_stream.MOST_WAITING, 0.5), (0, 0.0)], ids=["usual", "at once"])
+@pytest.mark.parametrize("most", [piece_stream.MOST_WAITING, 0])  # 0: before the answer's head is sent
 async def test_who_does_not_read_is_cut_off(
-    front: Front,
-    streaming: Streaming,
-    most: int,
-    still_s: float,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    front: Front, streaming: Streaming, most: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(piece_stream, "MOST_WAITING", most)
-    monkeypatch.setattr(call_messages, "STILL_S", still_s)
-    monkeypatch.setattr(call_messages, "TURNS", still_s and call_messages.TURNS)  # at once: before the answer's head is sent
     async with server_of(front.gateway) as (_, channel):
         call = stream_of(channel, timeout=60)
         await call.write(infer("forever", "silent"))
@@ -123,16 +116,6 @@ async def test_who_does_not_read_is_cut_off(
     assert error.value.code().name == "CANCELLED"
     assert [record.message for record in caplog.records if record.levelname == "ERROR"] == []
     assert front.gateway.body_memory.now_bytes == 0
-
-
-async def test_who_reads_is_not_cut_off_where_pieces_come_faster_than_grpc_writes_them(
-    front: Front, streaming: Streaming, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(piece_stream, "MOST_WAITING", 0)
-    words = [str(i) for i in range(200)]
-    async with server_of(front.gateway) as (_, channel):
-        got = await asked(channel, *(infer(" ".join(words), name) for name in "abcd"))
-    assert {name: [text for _, (text,), _ in pieces] for name, pieces in got.items()} == dict.fromkeys("abcd", words)
 
 
 async def test_who_does_not_read_whole_answers_is_cut_off(front: Front, monkeypatch: pytest.MonkeyPatch) -> None:

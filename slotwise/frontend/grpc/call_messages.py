@@ -9,26 +9,20 @@ from slotwise.backends.exchange import CLIENT_GONE, Refused
 from slotwise.frontend.forward import SEND_S, SLOWEST_BYTES_A_S
 from slotwise.frontend.grpc.call import Call
 
-STILL_S, TURNS = 0.5, 16  # a client that reads takes its next message sooner, or within so many turns of a loop that is slow
-
 
 class CallMessages:
-    """The messages of one call. untaken: bytes that the client has not taken yet. cut_off: it is to get no more."""
+    """The messages of one call. waiting: bytes of pieces that the client has not taken yet, untaken: of whole answers, too.
+
+    cut_off: it is to get no more.
+    """
 
     def __init__(self) -> None:
         self.messages: deque[tuple[bytes, int]] = deque()  # each with what of it counts as waiting
-        self.untaken = self._waiting = 0
-        self._still = False  # whether the client has not taken the message that is being written
+        self.waiting = self.untaken = 0
         self.over = self.cut_off = False
         self.came, self.fewer = asyncio.Event(), asyncio.Event()
         self.writing: asyncio.Timeout | None = None
-        self._watching: asyncio.Handle | None = None
         self._put = self._taken = 0
-
-    @property
-    def waiting(self) -> int:
-        """Bytes of pieces that wait for the client; 0 while it takes what is written: a model may be quicker than gRPC."""
-        return self._waiting if self._still else 0
 
     def put(self, message: bytes) -> None:
         """One more, a piece of an answer."""
@@ -68,7 +62,6 @@ class CallMessages:
 
     async def write_to(self, call: Call) -> None:
         """Write them as they come, until there are no more. Raises Refused where the client is cut off."""
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(None) as self.writing:
                 while not (self.over or self.cut_off) or self.messages:
@@ -76,10 +69,8 @@ class CallMessages:
                     self.came.clear()
                     while self.messages:
                         message, counted = self.messages.popleft()
-                        self._watching = loop.call_later(STILL_S, self._look, TURNS)
                         await call.write(message)
-                        self._taken_now()
-                        self._waiting -= counted
+                        self.waiting -= counted
                         self.untaken -= len(message)
                         self._taken += 1
                         self.fewer.set()
@@ -87,25 +78,13 @@ class CallMessages:
             pass
         finally:
             self.writing = None
-            self._taken_now()
         if self.cut_off:
             raise Refused(CLIENT_GONE, "the client does not read its stream")
-
-    def _look(self, turns: int) -> None:
-        """A message has been written for long; within so many turns of the loop it may be taken."""
-        self._still = not turns
-        if turns:
-            self._watching = asyncio.get_running_loop().call_soon(self._look, turns - 1)
-
-    def _taken_now(self) -> None:
-        self._still = False
-        if self._watching is not None:
-            self._watching.cancel()
 
     def _add(self, message: bytes, counted: int) -> None:
         if self.cut_off:
             return
-        self._waiting += counted
+        self.waiting += counted
         self.untaken += len(message)
         self._put += 1
         self.messages.append((message, counted))
