@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,25 +19,40 @@ from slotwise.host import gateway_link, opened_fronts
 from slotwise.host.model_versions import ModelVersions
 from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
 
+FIRST = {"options": {}, "restarts": 0, "models": ["never"]}
 
-@pytest.mark.parametrize("message", [{"options": {}, "restarts": 0, "models": ["never"]}, None])
+
+def prepares(patch: pytest.MonkeyPatch, server: SimpleNamespace) -> None:
+    """A host opens this server for any gateway."""
+    patch.setattr(opened_fronts, "front_settings", lambda *_: None)
+    patch.setattr(opened_fronts, "PreparedFront", lambda *_: SimpleNamespace(server=server))
+
+
+@asynccontextmanager
+async def opening(
+    link: socket.socket, tmp_path: Path, message: dict[str, Any] | None
+) -> AsyncIterator[tuple[OpenedFronts, asyncio.Task[None]]]:
+    """A host, and its task for this link's gateway, which waits: for models that nobody registers, or for a first message."""
+    nobody: Any = None
+    fronts = OpenedFronts("default", ModelVersions(), lambda: nobody)
+    async with fronts.offered(tmp_path):
+        link.connect(address(tmp_path))
+        if message is not None:
+            socket.send_fds(link, [json.dumps(message).encode()], [])
+        await asyncio.sleep(0.3)
+        (task,) = fronts._open
+        yield fronts, task
+
+
+@pytest.mark.parametrize("message", [FIRST, None])
 def test_a_host_waits_neither_for_models_nor_for_a_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, message: dict[str, Any] | None
 ) -> None:
-    server = SimpleNamespace(replaced=lambda: None, should_exit=False)
-    monkeypatch.setattr(opened_fronts, "front_settings", lambda *_: None)
-    monkeypatch.setattr(opened_fronts, "PreparedFront", lambda *_: SimpleNamespace(server=server))
+    prepares(monkeypatch, SimpleNamespace(replaced=lambda: None, should_exit=False))
 
     async def run() -> None:
-        nobody: Any = None
-        fronts = OpenedFronts("default", ModelVersions(), lambda: nobody)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            async with fronts.offered(tmp_path):
-                link.connect(address(tmp_path))
-                if message is not None:
-                    socket.send_fds(link, [json.dumps(message).encode()], [])
-                await asyncio.sleep(0.3)
-                (task,) = fronts._open
+            async with opening(link, tmp_path, message) as (_, task):
                 left = asyncio.get_running_loop().time()
             assert asyncio.get_running_loop().time() - left < LEAVE_S + 1
             assert task.done()
@@ -144,19 +161,11 @@ def test_where_its_link_goes_while_models_load_no_gateway_is_opened(
     async def serve(sockets: object) -> None:
         raise AssertionError("it is opened")
 
-    server = SimpleNamespace(serve=serve)
-    monkeypatch.setattr(opened_fronts, "front_settings", lambda *_: None)
-    monkeypatch.setattr(opened_fronts, "PreparedFront", lambda *_: SimpleNamespace(server=server))
+    prepares(monkeypatch, SimpleNamespace(serve=serve))
 
     async def run() -> None:
-        nobody: Any = None
-        fronts = OpenedFronts("default", ModelVersions(), lambda: nobody)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            async with fronts.offered(tmp_path):
-                link.connect(address(tmp_path))
-                socket.send_fds(link, [json.dumps({"options": {}, "restarts": 0, "models": ["never"]}).encode()], [])
-                await asyncio.sleep(0.3)
-                (task,) = fronts._open
+            async with opening(link, tmp_path, FIRST) as (fronts, task):
                 link.send(said) if said else link.close()
                 await asyncio.wait((task,), timeout=5)
                 assert task.done()
