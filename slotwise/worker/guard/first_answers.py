@@ -20,7 +20,7 @@ from typing import Any
 from slotwise.worker.answer import serialise
 from slotwise.worker.guard.owned import Owned, numbers
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
-from slotwise.worker.separability.apart import ANYTHING, apart, hidden, steady
+from slotwise.worker.separability.apart import ANYTHING, KERNELS, apart, hidden, steady
 from slotwise.worker.separability.audit import AuditedAnswer, parsed
 from slotwise.worker.separability.kinds import Kinds, made_of
 from slotwise.worker.slot_errors import SlotError
@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 FIRST = 8  # batches of which all requests are asked again; then of those whose number is a power of two the last one
 SHARE = 0.25  # of the time that a batch may take, for asking again
-KERNELS = 1e-4  # so far two kernels for float32 are apart at most
 PADDED = 0.005  # so far padding moves a row's numbers
 ROUNDED = 0.02  # so far kernels for less precise numbers are apart
 TIMES = 3  # that it has to be so: a duration in milliseconds is the same again now and then

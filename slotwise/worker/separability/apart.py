@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 ANYTHING = object()  # in the place of what is another one each time
-AGAIN = 1e-6  # so far the same question's answers are apart at most
+AGAIN = 1e-6  # so far the same question's answers are apart at most: who draws numbers by chance is near by chance
+KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
 NUMBER = re.compile(r"([-+]?\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+|\d+)")
 LONGEST = 100_000  # letters of a text in which numbers are looked for
 MOST_PARTS = 1000  # of a list in which each may be another one each time

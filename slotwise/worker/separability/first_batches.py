@@ -28,6 +28,7 @@ from slotwise.worker.ownership import owned
 from slotwise.worker.padding import Padding
 from slotwise.worker.request import Request
 from slotwise.worker.separability.agree import agree
+from slotwise.worker.separability.apart import AGAIN, KERNELS
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
 from slotwise.worker.separability.kinds import Kinds, made_of
@@ -40,8 +41,6 @@ from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
 
-KERNELS = 1e-4  # so far two kernels for float32 are apart at most; those for less precise numbers may be farther
-AGAIN = 1e-6  # so far the same call is apart from itself at most: who draws numbers by chance is near by chance
 FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 

@@ -11,7 +11,7 @@ from typing import Any
 OF_A_KIND = 4  # batches in which rows are asked again for one; one where the seconds are spent
 KINDS = 64  # of items, at most: names that a client makes up are no end of kinds
 LONGEST, MOST_LETTERS = 32, 12  # of a text that is a date or a number
-DIGITS, LETTERS, AGAIN = re.compile(r"\d+"), re.compile(r"[^\W\d_]+"), re.compile(r"(\W+\w)\1+")
+DIGITS, LETTERS, REPEATED = re.compile(r"\d+"), re.compile(r"[^\W\d_]+"), re.compile(r"(\W+\w)\1+")
 PLAIN = frozenset({bool, int, float, str, type(None)})  # what JSON has in its lists
 
 
@@ -40,7 +40,7 @@ def _written(text: str | bytes) -> str:
     if not isinstance(text, str) or len(text) > LONGEST or not DIGITS.search(text):
         return ""
     written = LETTERS.sub("a", DIGITS.sub("9", text))
-    return AGAIN.sub(r"\1", written) if sum(map(str.isalpha, text)) <= MOST_LETTERS else ""
+    return REPEATED.sub(r"\1", written) if sum(map(str.isalpha, text)) <= MOST_LETTERS else ""
 
 
 class Kinds:
