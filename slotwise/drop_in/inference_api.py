@@ -154,6 +154,12 @@ class DropInForward(Forward):
         return request
 
 
+def without_slash(scope: Scope) -> Scope:
+    """The same request: a slash at the end of its path means nothing."""
+    path = scope["path"]
+    return {**scope, "path": path.rstrip("/") or "/"} if path.endswith("/") else scope
+
+
 class DropInEntrance(Entrance):
     """TorchServe's other paths, before the front's own. versions: the models that there are. cors: whether pages may call.
 
@@ -169,8 +175,7 @@ class DropInEntrance(Entrance):
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        if scope["path"].endswith("/"):  # there it means nothing
-            scope = {**scope, "path": scope["path"].rstrip("/") or "/"}
+        scope = without_slash(scope)
         if self.shared and self.shared.takes(scope["method"], scope["path"]):
             began, managed = time.monotonic(), await self.shared.answer(scope, receive)
             if self.took is not None:

@@ -55,7 +55,7 @@ class OnePort:
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         as_json = kind.partition(b";")[0].strip().lower() == b"application/json"
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        path = scope["path"].rstrip("/") or "/"  # a slash at the end means nothing
+        path = scope["path"]
         try:
             if path == "/metrics" and self.numbers:
                 if not self.configuration.flag("enable_metrics_api", default=True):

@@ -23,6 +23,7 @@ from slotwise.drop_in.inference_api import (
     is_preflight,
     send_answer,
     torchserve_error,
+    without_slash,
 )
 from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.model_table import KEYS, DropInModels
@@ -68,7 +69,7 @@ async def metrics(
     description = {"openapi": "3.0.1", "info": {"title": "Metrics", "version": __version__}, "paths": paths}
 
     async def answer(scope: Scope, receive: Receive) -> web.Response:
-        path, method = scope["path"].rstrip("/") or "/", scope["method"]
+        path, method = scope["path"], scope["method"]
         if path == "/metrics":  # by any method, as there
             names = parse_qs(scope["query_string"].decode("latin-1")).get("name[]", [])
             return web.Response(body=metrics_text(gateway, numbers, names), headers={"content-type": PROMETHEUS})
@@ -99,7 +100,7 @@ class PortEntrance:
         if scope["type"] != "http":
             return
         began = time.monotonic()
-        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(scope, receive)
+        answer = web.Response() if self.cors and is_preflight(scope) else await self.answer(without_slash(scope), receive)
         host, port = scope["client"] or ("", 0)
         query = scope["query_string"].decode("latin-1")
         target = scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
