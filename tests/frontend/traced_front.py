@@ -57,8 +57,9 @@ class Anything(BatchHandler):
 
     def predict(self, inputs):
         for item in inputs:
-            if b"exit" in item or (b"once" in item and not Path("was-there").exists()):
-                Path("was-there").touch()
+            was_there = Path(item.decode("latin-1"))  # of the request's own name: one for all would make requests run alone
+            if b"exit" in item or (b"once" in item and not was_there.exists()):
+                was_there.touch()
                 os._exit(3)
         if any(b"poison" in item for item in inputs):
             raise ValueError("s3cr3t-7f2b " + repr(inputs))
