@@ -16,13 +16,14 @@ from slotwise.profiles import ports
 for part in ("connect", "read", "write", "pool"):  # of requests without a timeout: a busy machine may stand still for 5 s
     setattr(_config.DEFAULT_TIMEOUT_CONFIG, part, 60.0)
 
-ports.FREE = ports.FREE[int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 2 :: 2]  # each of two processes has its own
+number, processes = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:], os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+ports.FREE = ports.FREE[int(number) :: int(processes)]  # each process of tests has its own
 
 os.environ["SLOTWISE_JAVA_CACHE"] = "0"  # made and used where a test says so
 HIDDEN = Path(__file__).resolve().parents[1] / ".slotwise"
 os.environ["MPLCONFIGDIR"] = str(HIDDEN / "matplotlib")  # else in the user's home
 os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(HIDDEN / "torchinductor")  # else in /tmp, and left there
-os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # else threads spin while they wait, on cores that the other process needs
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # else threads spin while they wait, on cores that the other processes need
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it would keep a database in the user's home
 
 pytest.register_assert_rewrite("tests.support", "tests.server.contract")

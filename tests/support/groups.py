@@ -1,4 +1,4 @@
-"""Which tests one of two processes runs as a whole, and in which order: nothing that tests share is set up twice."""
+"""Which tests one of the processes runs as a whole, and in which order: nothing that tests share is set up twice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-# The groups that take longest come first: so at the end none of two processes is left alone with one of them.
+# The groups that take longest come first: so at the end no process is left alone with one of them.
 LONGEST = (
     *("mms", "torchserve", "tests/test_docs.py", "tests/server/test_gateway.py", "tests/zoo/test_training.py"),
     *("tests/server/test_watchdog.py", "tests/worker/test_translator.py", "tests/deploy/test_rollout.py"),
