@@ -15,6 +15,7 @@ import numpy as np
 
 from slotwise.worker.budget import Cost
 from slotwise.worker.environment.settings import Settings
+from slotwise.worker.familiar.handed_on import look_at_what_is_kept
 from slotwise.worker.padding import stacked
 from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
@@ -129,6 +130,10 @@ class BatchHandler:
         return {}
 
     # Not to be overridden --------------------------------------------------------------------------------------------
+
+    def leaves_for_later(self) -> bool:
+        """Whether a hook leaves something of a request where a later hook finds it, as their source says."""
+        return look_at_what_is_kept(self, BatchHandler)
 
     @property
     def model(self) -> Any:

@@ -27,7 +27,6 @@ from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.fair_order import divide, helpings, in_turn
-from slotwise.worker.familiar.handed_on import look_at_what_is_kept
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
 from slotwise.worker.isolation import EngineDead, Isolation
@@ -73,12 +72,12 @@ class Pipeline:
         """Load the handler's engine and warm it up. Raises what the handler raises."""
         handler.settings, handler.model_dir = settings, model_dir
         handler.engine = handler.load(model_dir, settings)
-        if handler.streams:
-            return cls._of_streams(handler)
-        apart = look_at_what_is_kept(handler, BatchHandler)
+        apart = handler.leaves_for_later()
         if apart:
             vars(handler)["max_rows"] = 1
             logger.warning("so requests run one after the other")
+        if handler.streams:
+            return cls._of_streams(handler, apart)
         verdict = keep_rows_apart(handler, model_dir)
         pipeline = cls(handler)
         pipeline.verdict, pipeline.apart = verdict, apart
@@ -87,11 +86,11 @@ class Pipeline:
         return pipeline
 
     @classmethod
-    def _of_streams(cls, handler: BatchHandler) -> Pipeline:
+    def _of_streams(cls, handler: BatchHandler, apart: bool) -> Pipeline:
         """Of a handler whose runner keeps its streams apart, and finds out itself who fails: the example is run once."""
         handler.settings = handler.settings.but(padding="none")
         pipeline = cls(handler)
-        pipeline.verdict = Verdict(None, "each item is a stream, with a slot of its own")
+        pipeline.verdict, pipeline.apart = Verdict(None, "each item is a stream, with a slot of its own"), apart
         pipeline.hooks.way = ROWS
         handler.predict([])  # starts its runner
         if (row := pipeline.hooks.good_row()) is not None:

@@ -439,13 +439,37 @@ class SumsForEncode(Sums):
         return f"{super().encode(output, item)}, {self.last}"
 
 
-@pytest.mark.parametrize(("kind", "said"), [(SumsForEncode, True), (Sums, False)])
-def test_what_advance_leaves_for_a_later_hook_is_warned_of(
-    kind: type[Sums], said: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    begin(kind())
-    assert ("what a hook leaves in last seems to be of a request" in caplog.text) == said
-    assert "one after the other" not in caplog.text
+def test_where_advance_leaves_something_for_encode_requests_run_one_after_the_other(caplog: pytest.LogCaptureFixture) -> None:
+    assert answers(SumsForEncode(), "[5]", "[6]", "[7]") == [(200, "5 6 , 7"), (200, "6 7 , 8"), (200, "7 8 , 9")]
+    assert "what a hook leaves in last seems to be of a request" in caplog.text
+    assert "requests run one after the other" in caplog.text
+    caplog.clear()
+    begin(Sums())
+    assert not caplog.text
+
+
+class WordsForEncode(Words):
+    """Two of its hooks leave for `encode` on itself what is of a request."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.body = body.decode()
+        return super().decode(body, headers)
+
+    def stream(self, item: int) -> Any:
+        for i in range(item):
+            self.last = item * 10 + i
+            yield "."
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [self.body, self.last]
+
+
+WHOLE = {"[1]": ["[1]", 10], "[3]": ["[3]", 32], "[1, 2]": [["[1, 2]", 10], ["[1, 2]", 21]]}
+
+
+def test_what_a_stream_leaves_for_encode_is_read_before_another_begins() -> None:
+    given = answers(WordsForEncode(), *WHOLE)
+    assert [(status, json.loads(body)) for status, body in given] == [(200, whole) for whole in WHOLE.values()]
 
 
 # Its desk ----------------------------------------------------------------------------------------------------------------
@@ -558,6 +582,35 @@ def served(desk: Desk, received: Iterator[Frame]) -> tuple[list[Frame], list[Bas
     thread.join(30)
     assert not thread.is_alive()
     return [frame for frame in said if frame.kind != frames.BEAT], ended_by
+
+
+@pytest.mark.parametrize("left", range(2), ids=["all wait", "one leaves"])
+def test_where_hooks_leave_something_for_encode_a_worker_answers_one_request_after_the_other(left: int) -> None:
+    bodies = [body for body in WHOLE for _ in range(4)]
+    done = threading.Event()
+
+    def asks() -> Iterator[Frame]:
+        for i, body in enumerate(bodies):
+            yield Frame(frames.REQUEST, i, frames.request_text({}, ""), body.encode())
+        if left:
+            yield Frame(frames.CANCEL, 5)
+        assert done.wait(30)
+
+    desk = Desk(WordsForEncode())
+    turn = desk.desk.turn
+
+    def turned() -> list[Frame]:
+        out = turn()
+        if any(frame.id == len(bodies) - 1 for frame in out):
+            done.set()
+        return out
+
+    desk.desk.turn = turned  # type: ignore[method-assign]
+    said, ended_by = served(desk, asks())
+    assert ended_by == []
+    given = {frame.id: json.loads(frame.body) for frame in said if frame.kind == frames.ANSWER}
+    assert given == {i: WHOLE[body] for i, body in enumerate(bodies) if i in given}
+    assert len(given) >= len(bodies) - left
 
 
 @pytest.mark.parametrize(

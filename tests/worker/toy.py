@@ -133,7 +133,7 @@ class Clock:
         self.now = time.monotonic()
         patch.setattr(pipeline, "Budget", partial(Budget, clock=self))
         patch.setattr(pipeline, "Isolation", partial(Isolation, clock=self))
-        patch.setattr(pipeline, "look_at_what_is_kept", lambda *_: False)  # a handler that moves the clock moves everybody's
+        patch.setattr(BatchHandler, "leaves_for_later", lambda _: False)  # a handler that moves the clock moves everybody's
 
     def __call__(self) -> float:
         return self.now

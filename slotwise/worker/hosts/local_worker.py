@@ -47,7 +47,9 @@ class LocalWorker(StartedWorker):
         """What it runs on."""
         engine = getattr(self.handler.engine, "name", type(self.handler.engine).__name__)
         said = {"engine": engine, "profile": self.pipeline.settings.profile}
-        return said if (handler := self._stream_handler) is None else {**said, "streams": {"slots": handler.slots}}
+        if (handler := self._stream_handler) is None:
+            return said
+        return {**said, "streams": {"slots": 1 if self.pipeline.apart else handler.slots}}
 
     @property
     def streaming(self) -> Callable[[Callable[[Frame], Request]], FramedStreams] | None:

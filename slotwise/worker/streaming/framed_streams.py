@@ -56,6 +56,8 @@ class FramedStreams:
         self.decoding: set[int] = set()
         self.sent: dict[int, list[bytes]] = {}
         self.told_at = 0.0
+        self.at_work = False  # on a request that has been decoded
+        self.may_decode = threading.Semaphore(1)  # where requests run one after the other: the one before is answered
 
     def serve(self, link: Link, received: Iterator[Frame]) -> None:
         """Serve until the host closes its end, or the engine is dead. Raises BrokenFrame, OSError where the host has gone."""
@@ -71,6 +73,9 @@ class FramedStreams:
                 if time.monotonic() - self.told_at > TURN_S:
                     self.told_at = time.monotonic()
                     link.send([Frame(frames.BEAT, flags=frames.TURN)])
+            if self.at_work and not self.desk.open:
+                self.at_work = False
+                self.may_decode.release()
             if self.desk.runner.dead or self.pipeline.dead:
                 link.send([Frame(frames.DONE, flags=frames.DEAD)])
                 return
@@ -91,6 +96,7 @@ class FramedStreams:
         if isinstance(came, BaseException):
             raise came
         if isinstance(came, OpenRequest):
+            self.at_work = self.pipeline.apart
             if came.id not in self.decoding:  # it was cancelled meanwhile
                 return []
             self.decoding.remove(came.id)
@@ -127,9 +133,12 @@ class FramedStreams:
 
     def _decode(self) -> None:
         """In a thread: decode what came together, side by side."""
+        most = 1 if self.pipeline.apart else max(1, self.pipeline.settings.batch_size)
         while True:
+            if self.pipeline.apart:
+                self.may_decode.acquire()
             asked = [self.to_decode.get()]
-            while not self.to_decode.empty() and len(asked) < max(1, self.pipeline.settings.batch_size):
+            while not self.to_decode.empty() and len(asked) < most:
                 asked.append(self.to_decode.get())
             try:
                 batch = self._decoded(asked)

@@ -34,6 +34,7 @@ class OpenRequest:
     """A request that is not answered yet. wants_pieces: as they come. sent: those that another worker has sent.
 
     batch: of this request alone. pieces: of each of its rows. running: how many have not ended. bytes_out: of all pieces.
+    next: streams that begin only when the one before has ended and is encoded.
     """
 
     id: int
@@ -42,6 +43,7 @@ class OpenRequest:
     sent: tuple[bytes, ...] = ()
     pieces: list[list[bytes]] = field(default_factory=list)
     running: int = 0
+    next: list[Stream] = field(default_factory=list)
     bytes_out: int = 0
     headed: bool = False
     began: float = field(default_factory=time.perf_counter)
@@ -96,7 +98,10 @@ class StreamDesk:
         if slot.error is not None or not rows:
             return [self._answer(one)]
         sent, until = one.sent if one.wants_pieces else (), one.request.until
-        self.runner.offer([Stream((one.id, k), row.item, one.id, seed + k, until, sent) for k, row in enumerate(rows)])
+        streams = [Stream((one.id, k), row.item, one.id, seed + k, until, sent) for k, row in enumerate(rows)]
+        if self.pipeline.apart:
+            streams, one.next = streams[:1], streams[1:]
+        self.runner.offer(streams)
         return []
 
     def _check_one_item(self, one: OpenRequest) -> None:
@@ -170,6 +175,10 @@ class StreamDesk:
             one.batch.slots[0].error = error if one.wants_pieces else None
         else:
             row.ran(parsed(one.pieces[k]))
+        if self.pipeline.apart:
+            row.result = row.error or self.pipeline.hooks.encode(row, one.request, last=False)
+            self.runner.offer(one.next[:1])
+            del one.next[:1]
         one.running -= 1
         return [] if one.running else [self._answer(one)]
 

@@ -27,7 +27,7 @@ from slotwise.worker.answer import Refusal
 from slotwise.worker.engines import samples
 from slotwise.worker.familiar.handed_on import look_at_what_is_kept, seen_by_others
 from slotwise.worker.familiar.looking import Looking
-from slotwise.worker.familiar.process_wide import SEED, TOGETHER
+from slotwise.worker.familiar.process_wide import FILES, SEED, TOGETHER
 from slotwise.worker.familiar.uses import ANYTHING
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
@@ -102,8 +102,15 @@ class StreamHandler(BatchHandler):
             where = "state.own" if method == "advance" else "its variables"
             what = "streams run one after the other: `%s` changes %s, which the others see: keep it in %s"
             logger.warning(what, method, ", ".join(sorted(names)), where)
-        look_at_what_is_kept(self, StreamHandler, ("read", "decode", method, "encode", "respond"), {ANYTHING, *TOGETHER})
         return bool(names)
+
+    def leaves_for_later(self) -> bool:
+        """As BatchHandler's. What all streams have together is seen where they run, but for files, which `encode` may read."""
+        if not self.streams:
+            return look_at_what_is_kept(self, StreamHandler)
+        method = "advance" if isinstance(self.engine, StepEngine) else "stream"
+        hooks = ("read", "decode", method, "encode", "respond")
+        return look_at_what_is_kept(self, StreamHandler, hooks, {ANYTHING, *TOGETHER} - {FILES})
 
     @property
     def slots(self) -> int:
