@@ -161,7 +161,7 @@ def test_a_load_that_fails_leaves_what_serves_and_what_was_lost_is_loaded_until_
     host._options = lambda model: {}
 
     def model(count: int) -> Any:
-        return SimpleNamespace(name="m", min_workers=count, info=count, as_registered=None)
+        return SimpleNamespace(name="m", min_workers=count, info=count, as_registered=None, response_timeout_s=0.5)
 
     threading.Thread(target=host._look_after, daemon=True).start()
     try:
