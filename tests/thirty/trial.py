@@ -22,6 +22,9 @@ ENGINES = ("onnxruntime", "openvino", "torch")
 GOOD, FEW = 16, 8  # a batch, and of how many one is bad
 
 
+REFUSED = ("no engine can serve", "but it must be auto or one of", "does not compute the")  # what a worker says of an engine
+
+
 @dataclass
 class Result:
     """What became of one model. said: of the refusal at build, the line and its hint; "" where it was built.
@@ -56,7 +59,7 @@ def tried(brought: Brought, place: Path) -> Result:
         try:
             served = Served.of(archive, {"engine": engine, "precision": "fp32"}, batch_size=GOOD)
         except ValueError as error:
-            if "no engine can serve" in str(error) or "but it must be auto or one of" in str(error):
+            if any(said in str(error) for said in REFUSED):
                 continue
             raise
         name = getattr(served.handler.engine, "name", engine)
