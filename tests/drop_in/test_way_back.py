@@ -41,15 +41,19 @@ def answers(deployment: Deployment, models: Sequence[str]) -> list[Any]:
 
 def test_the_same_files_serve_both_and_nothing_of_them_changes(tmp_path: Path) -> None:
     store, ports = plain_store(tmp_path / "store"), Ports.free()
-    before, seen = files(store), []
+    seen = []
     for program in (TORCHSERVE, OURS, TORCHSERVE):
+        before = files(store)
         with deployed(program, tmp_path / "d", store, LINES, ("--ncs", *OPTIONS), ports=ports) as one:
             for model in MODELS:
                 one.wait_ready(model)
             seen.append(answers(one, MODELS))
             text = one.asked("GET", f"{one.metrics}/metrics").text
             assert 'ts_inference_requests_total{model_name="echo",model_version="default"' in text
-        assert files(store) == before
+        after = files(store)
+        if program == TORCHSERVE:  # what its workers compile of a folder lies in that folder
+            after = {name: digest for name, digest in after.items() if name in before or "__pycache__" not in name}
+        assert after == before
     assert seen[1] == seen[0]
     assert seen[2] == seen[0]
 
