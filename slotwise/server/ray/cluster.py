@@ -20,15 +20,13 @@ LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "ray_token"
 ADDRESS_FILE = "ray_address"
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
-PROXY_S = NODE_S = 300.0
+NODE_S = 300.0
 REACH_S = 10.0
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
     "RAY_gcs_server_port_wait_time_s": "300",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
@@ -139,9 +137,7 @@ def stay_on_loopback() -> None:
 def _start_serve(record: ServerRecord) -> None:
     import ray  # noqa: PLC0415  it reads the environment
     from ray import serve  # noqa: PLC0415
-    from ray.serve._private import api  # noqa: PLC0415
 
-    api.HTTP_PROXY_TIMEOUT = PROXY_S
     try:
         ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     except ValueError:
