@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, first_line
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -153,7 +153,7 @@ def _start_serve(record: ServerRecord) -> None:
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
         )
     except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
-        raise SlotwiseError(f"Ray Serve did not start: {_first_line(error)}", f"see {record.state_dir / 'logs'}") from error
+        raise SlotwiseError(f"Ray Serve did not start: {first_line(error)}", f"see {record.state_dir / 'logs'}") from error
 
 
 def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:
@@ -169,10 +169,6 @@ def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:
             "`ray start --head` starts one, with RAY_AUTH_MODE=token; without --ray-address one is started here",
         )
     return SlotwiseError(f"Ray did not start: {text[:300]}", f"see {record.state_dir / 'server.log'}")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _link_logs(record: ServerRecord, session: Path) -> None:
