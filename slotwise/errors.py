@@ -44,6 +44,11 @@ MMS = "--no-deps multi-model-server==1.1.11"  # one of its requirements overwrit
 TRITON = "--no-deps nvidia-pytriton==0.7.0"  # its requirements are those of its Python API; only its tritonserver is used
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says; its kind where it says nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:500]
+
+
 def pip_install(what: str) -> str:
     """The command that brings a package, or "slotwise[EXTRA]", into this very environment."""
     return f"{sys.executable} -m pip install {what}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from slotwise.errors import SlotwiseError, missing_package
+from slotwise.errors import SlotwiseError, first_line, missing_package
 from slotwise.files.disk import written_whole
 from slotwise.files.tarball import MAX_UNPACKED_BYTES
 from slotwise.worker.environment.digests import file_sha256
@@ -131,7 +131,7 @@ def _of_s3(url: str) -> Iterator[bytes]:
         answer = error.response.get("Error", {})
         raise _failed(url, f"S3 answers {answer.get('Code', '')} {answer.get('Message', '')}".rstrip()) from error
     except (BotoCoreError, ValueError) as error:
-        raise _failed(url, str(error).splitlines()[0]) from error
+        raise _failed(url, first_line(error)) from error
 
 
 def _failed(url: str, why: str) -> SlotwiseError:

@@ -27,6 +27,7 @@ from slotwise.archive.guarding.foreign import GUARD, TERMS
 from slotwise.archive.inspection import extract
 from slotwise.archive.packaging import WITHOUT_SERVER, WORKER
 from slotwise.errors import SlotwiseError
+from slotwise.worker.environment.settings import json_object
 from slotwise.worker.hosts.child import START_TIMEOUT_S, Worker, WorkerDied, WorkerFailed, WorkerLate
 
 T = TypeVar("T")
@@ -146,8 +147,7 @@ class LocalModel:
         Raises SlotwiseError for an archive of 0.1.0, and for one of a later release than this.
         """
         guarded = (model_dir / GUARD / "hosts" / "local.py").is_file()
-        about = model_dir / (TERMS if guarded else "slotwise.json")
-        carried = json.loads(about.read_text("utf-8")) if about.is_file() else {}
+        carried = json_object(model_dir / (TERMS if guarded else "slotwise.json"))
         can = carried.get("worker", WITHOUT_SERVER if guarded else 1)
         if can < WITHOUT_SERVER:
             hint = "build it again, or guard a stranger's; TorchServe and MMS serve it as it is"

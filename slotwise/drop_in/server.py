@@ -54,7 +54,7 @@ from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES
-from slotwise.host.server import TokenCheck, grpc_services, listening, live_models, loop_factory
+from slotwise.host.server import check_token, grpc_services, listening, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import Profile
@@ -175,7 +175,7 @@ async def _front(
     plain, forward = build_app(gateway), DropInForward(gateway)
     forward.versions = backend.loaded
     app = DropInEntrance(plain.app, forward, plain.checks)
-    app.checks.append(TokenCheck(tokens))
+    app.checks.append(partial(check_token, tokens))
     app.versions, app.cors = backend.loaded, bool(cors_headers(configuration))
     if configuration.one_port:
         app.shared = OnePort(configuration, models, tokens, partial(metrics_text, gateway, backend.numbers))

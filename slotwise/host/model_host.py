@@ -29,6 +29,7 @@ from slotwise.host.workers_by_load import WorkersByLoad
 from slotwise.profiles.memory import resident_bytes
 from slotwise.server.processes import started_at, worker_report
 from slotwise.worker.environment.cores import available_cores
+from slotwise.worker.environment.settings import json_object
 from slotwise.worker.guard.stand_in import REGISTERED_AS
 
 if TYPE_CHECKING:
@@ -216,11 +217,9 @@ def _prints(path: Path) -> Prints:
 
 def _repeatable(model_dir: Path) -> bool:
     """Whether a request may be sent a second time: `hedge` in the model's description."""
-    about = model_dir / "slotwise.json"
-    return not about.is_file() or json.loads(about.read_text("utf-8"))["model"].get("hedge", True) is not False
+    return json_object(model_dir / "slotwise.json").get("model", {}).get("hedge", True) is not False
 
 
 def asked_once_for(model_dir: Path) -> str:
     """Why the handler behind a guard is asked once for each request; "" where it may be asked again, or is no guarded one."""
-    terms = model_dir / TERMS
-    return str(json.loads(terms.read_text("utf-8")).get("once", "")) if terms.is_file() else ""
+    return str(json_object(model_dir / TERMS).get("once", ""))

@@ -52,17 +52,11 @@ UP_S = 10.0
 BACKLOG = 2048
 
 
-class TokenCheck:
-    """Lets in who brings the inference token, as TorchServe does; probes need none."""
-
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
-
-    def __call__(self, scope: Scope) -> None:
-        """One request."""
-        brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        if scope["path"] not in PROBES and not self.tokens.opens("inference", brought):
-            raise Refused(bearer.STATUS, bearer.MESSAGE)
+def check_token(tokens: Tokens, scope: Scope) -> None:
+    """Let in who brings the inference token, as TorchServe does; probes need none."""
+    brought = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    if scope["path"] not in PROBES and not tokens.opens("inference", brought):
+        raise Refused(bearer.STATUS, bearer.MESSAGE)
 
 
 async def serve(record: ServerRecord) -> None:
@@ -107,7 +101,7 @@ async def front(backend: LocalBackend, profile: Profile, record: ServerRecord, t
     gateway = Gateway(backend, options)
     gateway.observer = from_environment().observer(options.trusted_proxies, lambda: gateway.models)
     app = build_app(gateway)
-    app.checks.append(TokenCheck(tokens))
+    app.checks.append(partial(check_token, tokens))
     async with listening(app, gateway, ("127.0.0.1", record.ports.inference), Access()):
         yield gateway
 

@@ -18,21 +18,18 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise import log_format
-from slotwise.backends.management.models import ModelHost, ModelTable
 from slotwise.errors import SlotwiseError, missing_package
-from slotwise.server import default_versions
 from slotwise.server.processes import start_time
 from slotwise.server.record import Kind, ServerRecord
 from slotwise.server.triton import process as triton_process
 
 if TYPE_CHECKING:
     from slotwise.backends.management.bearer import Tokens
-    from slotwise.profiles.profile import Profile
+    from slotwise.backends.management.models import ModelTable
 
 HOSTS: dict[Kind, str] = {
     "ray": "slotwise.host.on_ray.server",
@@ -48,7 +45,6 @@ CLOSE_S = 30.0
 CALLS_END_S = 1.0  # calls of the management API that still wait for workers
 
 Serve = Callable[[ServerRecord], Coroutine[Any, Any, None]]
-MakeHost = Callable[[ServerRecord, "Profile", Mapping[str, str]], ModelHost]
 
 
 def check_installed(kind: Kind) -> None:
@@ -75,16 +71,8 @@ def launch(record: ServerRecord, environ: Mapping[str, str]) -> ServerRecord:
     return dataclasses.replace(record, pid=child.pid, started=start_time(child.pid))
 
 
-def main(make_host: MakeHost) -> None:
-    """Serve until SIGTERM. make_host: starts the host; it is given the record, the profile and the tokens by their kind.
-
-    Where it raises SlotwiseError that is the log's last line, and the process ends with 1.
-    """
-    run(partial(_serve, make_host))
-
-
 def run(serve: Serve, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None) -> None:
-    """Have `serve` run the host whose folder the command line names; as in `main`."""
+    """Have `serve` run the host whose folder the command line names. A SlotwiseError is the log's last line; it ends with 1."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--state", type=Path, required=True)
     state_dir = parser.parse_args().state
@@ -97,22 +85,6 @@ def run(serve: Serve, loop_factory: Callable[[], asyncio.AbstractEventLoop] | No
             runner.run(serve(record))
     except SlotwiseError as error:
         sys.exit(f"{error.message} ({error.hint})" if error.hint else error.message)
-
-
-async def _serve(make_host: MakeHost, record: ServerRecord) -> None:
-    from slotwise.backends.management.bearer import Tokens  # noqa: PLC0415  only a host of ours has them
-
-    ended = end_at_signals()
-    profile, tokens = record.effective_profile(), Tokens(record.state_dir)
-    host = await asyncio.to_thread(make_host, record, profile, tokens.now)
-    end_at_signals(ended)  # Ray has put its own handlers there
-    try:
-        models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
-        models.note = partial(default_versions.note, record)
-        async with management_api(models, record, tokens):
-            await ended.wait()
-    finally:
-        await asyncio.wait_for(asyncio.to_thread(host.close), CLOSE_S)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, first_line
 
 SMALL_BYTES = 20 << 20
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -47,8 +47,8 @@ def save_local(weights: str, folder: Path, *classes: str) -> None:
             loaded = getattr(transformers, name).from_pretrained(source, local_files_only=local.is_dir())
             save(loaded, folder)
     except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise SlotwiseError(f"{weights} cannot be loaded: {first}", "are all files of the model there?") from error
+        hint = "are all files of the model there?"
+        raise SlotwiseError(f"{weights} cannot be loaded: {first_line(error)}", hint) from error
 
 
 def useful_threads(folder: Path) -> int | None:

@@ -6,7 +6,6 @@
     late       a slot's own 504: the deadline has passed
     died       500 without a slot: its worker died; dead is 507, where SIGKILL ended it
     full       503 without a slot
-    gone       Ray's own 500: no worker had the request
     moved      404: the model has not the version that is named
     drop       close the connection without an answer
     slow       answer after `slow_s`
@@ -173,8 +172,6 @@ class StandIn:
             "late": (504, {"error": {"code": 504, "message": "the deadline had passed when the request was read"}}, SLOT),
             "form": (500, NO_NAME, {}),
         }
-        if action == "gone":
-            return b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 21\r\n\r\nInternal Server Error"
         if action in failing:
             return _http(*failing[action])
         if self.likely:

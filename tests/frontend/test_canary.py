@@ -620,5 +620,11 @@ def test_slow_is_what_takes_longer_than_the_old_archives_times_of_before_with_th
 
 
 def test_answers_that_differ_in_the_third_digit_are_the_same() -> None:
-    one, other, third = ({"p": {"7": p}, "x": [1, "a"]} for p in (0.98123, 0.98071, 0.9))
-    assert canary._rounded(one) == canary._rounded(other) != canary._rounded(third)
+    one, other, third, text = (
+        BackendAnswer(200, [], body)
+        for body in (*(b'{"p": {"7": %f}, "x": [1, "a"]}' % p for p in (0.98499, 0.98501, 0.9)), b"no JSON")
+    )
+    assert canary._same(one, other)
+    assert not canary._same(one, third)
+    assert not canary._same(one, text)
+    assert canary._same(text, text)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from slotwise.backends.exchange import BackendAnswer, BackendRequest
-from slotwise.backends.remote import race
 from slotwise.client.tokens import auth_headers
 from slotwise.frontend import replies
 from slotwise.frontend.events.raw_pieces import RawPieces
@@ -126,16 +125,6 @@ async def test_but_only_once(make_front: MakeFront, failure: str, status: int) -
     error(answer)
     assert len(front.server.seen) == 2
     assert ("retry-after" in answer.headers) == (status == 503)
-
-
-@pytest.mark.parametrize(("times", "status"), [(4, 200), (5, 500)])
-async def test_what_ray_gave_up_before_a_worker_had_it_is_tried_again(
-    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch, times: int, status: int
-) -> None:
-    monkeypatch.setattr(race, "BUSY_PAUSE_S", 0.01)
-    front = await make_front(StandIn(script=deque(["gone"] * times)))
-    assert (await front.predict()).status_code == status
-    assert len(front.server.seen) == 5
 
 
 async def test_a_server_that_is_down_or_was_never_there_is_a_502(make_front: MakeFront) -> None:

@@ -52,14 +52,14 @@ def exif_turned(orientation: int) -> bytes:
     return encoded(noisy((90, 50)), "JPEG", exif=exif)
 
 
+def png_chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
 def png_of(width: int, height: int, bits: int, colour: int, packed: bytes) -> bytes:
     """A PNG of this size, depth and type of colour, with these packed pixels, whatever they are."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", header) + png_chunk(b"IDAT", packed) + png_chunk(b"IEND", b"")
 
 
 def png_header(width: int, height: int) -> bytes:

@@ -72,6 +72,11 @@ def described(folder: Path, handler: str, top: str = "", sections: str = "") -> 
     (folder / "model.toml").write_text(text, "utf-8")
 
 
+def softmax(values: Any) -> Any:
+    raised = np.exp(values - values.max(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)
+
+
 def classified(scores: Any, labels: Sequence[Any]) -> list[Truth]:
     """Truths of scores [b, classes]."""
     return [Truth(row, str(labels[int(np.argmax(row))])) for row in np.asarray(scores)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.thirty.made import JSON, RAW, REQUESTS, Body, Made, Shelf, as_json, classified, described, valued
+from tests.thirty.made import JSON, RAW, REQUESTS, Body, Made, Shelf, as_json, classified, described, softmax, valued
 
 TENSORS = Shelf()
 TORCH, ONNX = ("torch", "onnxscript"), ("onnx",)
@@ -29,11 +29,6 @@ class Net(torch.nn.Module):
         return 9 * self.body(x)
 """
 SHAPE = "[input]\nshape = [4]\n"
-
-
-def softmax(values: Any) -> Any:
-    raised = np.exp(values - values.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
 
 
 def rows(*shape: int, seed: int = 5) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.thirty.made import JSON, REQUESTS, TEXT, Body, Made, Shelf, as_json, classified, described, valued
+from tests.thirty.made import JSON, REQUESTS, TEXT, Body, Made, Shelf, as_json, classified, described, softmax, valued
 
 TEXTS = Shelf()
 HF = ("torch", "transformers")
@@ -81,11 +81,6 @@ def outputs(model: Any, tokenizer: Any, *texts: Any, part: str = "logits") -> An
     with torch.inference_mode():
         rows = [tokenizer(*(one if isinstance(one, tuple) else (one,)), return_tensors="pt") for one in texts]
         return np.concatenate([getattr(model(**row), part).numpy() for row in rows])
-
-
-def softmax(values: Any) -> Any:
-    raised = np.exp(values - values.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
 
 
 def plain(texts: Sequence[str]) -> list[Body]:

@@ -231,7 +231,7 @@ def test_who_fails_and_who_is_alone_is_not_asked_again() -> None:
     assert [slot.value for slot in ask(guarded, ["5"])] == [10.0]
     assert sizes == [2, 1, 1, 1]
     assert guarded.first_answers is not None
-    assert guarded.first_answers.count == 0
+    assert guarded.first_answers.turns.count == 0
 
 
 def test_a_bad_request_among_them_makes_nobody_look_mixed() -> None:

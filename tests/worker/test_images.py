@@ -20,7 +20,7 @@ from slotwise.worker import BadRequest, Headers, Settings, TooLarge, Unsupported
 from slotwise.worker.inputs import flat, images
 from slotwise.worker.inputs.images import Recipe, decode_rgb
 from slotwise.worker.slot_errors import SlotError
-from tests.support.pictures import BAD, CARRIES_EXIF, COLOURS, FINE, encoded, noisy, plain, png_header, transparent
+from tests.support.pictures import BAD, CARRIES_EXIF, COLOURS, FINE, encoded, noisy, plain, png_chunk, png_header, transparent
 from tests.worker.toy import ask, begin
 
 MODEL = {
@@ -246,13 +246,9 @@ def test_a_deep_or_layered_picture_in_many_strips_is_the_same_picture(monkeypatc
 
 def grey_or_rgb(depth: int, rows: bytes, see_through: bytes, width: int = 4) -> bytes:
     """A PNG of one row whose tRNS names a level, or a colour."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     head = struct.pack(">IIBBBBB", width, 1, depth, 2 if len(see_through) == 6 else 0, 0, 0, 0)
     chunks = {b"IHDR": head, b"tRNS": see_through, b"IDAT": zlib.compress(b"\0" + rows), b"IEND": b""}
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(kind, data) for kind, data in chunks.items())
+    return b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(kind, data) for kind, data in chunks.items())
 
 
 def test_the_level_that_a_png_names_as_see_through_is_white_at_every_depth() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from slotwise.archive.library.expected_answers import FILE, write_expected
 from slotwise.archive.network.expected import difference, read_expected
 from slotwise.archive.network.table_graph import load_model
-from slotwise.errors import SlotwiseError, missing_package
+from slotwise.errors import SlotwiseError, first_line, missing_package
 from slotwise.model_spec import ModelSpec, load_spec
 
 TREES = ("sklearn.tree", "sklearn.ensemble._forest", "sklearn.ensemble._gb", "sklearn.ensemble._iforest")
@@ -48,7 +48,7 @@ def export(folder: str | Path, model: Any, rows: Any, *, edges: bool = True) -> 
         except SlotwiseError:
             raise
         except Exception as error:  # no converter, or a graph that does not run
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+            why = first_line(error)
         if not why:
             return
         whys.append(f"in {fraction}: {why}")

@@ -13,7 +13,7 @@ from slotwise import console
 from slotwise.archive.network.alike import alike
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.network_output import checked_graph
-from slotwise.errors import SlotwiseError, missing_package
+from slotwise.errors import SlotwiseError, first_line, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.tensors.named_engine import KINDS
 from slotwise.worker.tensors.tensor_body import Item, NamedTensor, records_of
@@ -47,8 +47,8 @@ def fit_tensors(spec: ModelSpec, sources: list[Path], real: Sequence[Item] = ())
         except Exception as error:
             if not found:
                 hint = 'name records that it answers in model.toml: examples = ["record.json"]'
-                raise SlotwiseError(f"{source.name} does not run on {name}: {_line(error)}", hint) from error
-            console.say(f"{spec.name}: {source.name} cannot serve on {name}: {_line(error)}")
+                raise SlotwiseError(f"{source.name} does not run on {name}: {first_line(error)}", hint) from error
+            console.say(f"{spec.name}: {source.name} cannot serve on {name}: {first_line(error)}")
     if not found:
         raise missing_package("onnxruntime", f"the handler {spec.handler}")
     first, values = next(iter(found.items()))
@@ -183,7 +183,3 @@ def _outputs(values: dict[str, Any]) -> list[NamedTensor]:
 
 def _fact(one: NamedTensor) -> dict[str, Any]:
     return {"name": one.name, "dtype": one.dtype, "shape": list(one.shape)}
-
-
-def _line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from slotwise import console
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, first_line
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.labels import CLASSIFIERS, declared_output
 
@@ -29,9 +29,7 @@ def checked_graph(source: Path) -> Any:
         graph = onnx.load(source)
         onnx.checker.check_model(graph)
     except Exception as error:
-        raise SlotwiseError(
-            f"{source.name} is no ONNX graph: {str(error).splitlines()[0]}", "export the model again"
-        ) from error
+        raise SlotwiseError(f"{source.name} is no ONNX graph: {first_line(error)}", "export the model again") from error
     return graph
 
 

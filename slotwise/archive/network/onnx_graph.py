@@ -24,7 +24,7 @@ from slotwise.archive.network.network_output import checked_graph, named_output
 from slotwise.archive.network.table_graph import HANDLER, fit_table
 from slotwise.archive.network.text_network import HANDLERS, fit_texts
 from slotwise.console import say
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, first_line
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.labels import CLASSIFIERS, SCORELESS, kind_of
 
@@ -165,7 +165,7 @@ def _tried(graph: Any, converted: Any, name: str, output: str, spec: ModelSpec, 
         changed = _dynamic(converted, {name: rows[:1]}) if fixed else converted
         return changed, _difference(graph, changed, name, output, rows)
     except Exception as error:
-        return converted, f"not even one row runs: {str(error).splitlines()[0]}"
+        return converted, f"not even one row runs: {first_line(error)}"
 
 
 def _dynamic(graph: Any, row: Mapping[str, Any]) -> Any:
@@ -234,7 +234,7 @@ def _difference(graph: Any, changed: Any, name: str, output: str, rows: Any) -> 
     try:
         together = _run(changed, [output], {name: rows})[0]
     except Exception as error:
-        return f"three rows at once do not run: {str(error).splitlines()[0]}"
+        return f"three rows at once do not run: {first_line(error)}"
     alone = np.concatenate([_run(graph, [output], {name: rows[i : i + 1]})[0] for i in range(3)])
     if together.shape != alone.shape:
         return f"three rows at once give {together.shape}, alone {alone.shape}"

@@ -15,7 +15,7 @@ from slotwise.archive.network.expected import check_expected, read_expected, unp
 from slotwise.archive.network.graph_classes import labelled, with_classes
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.network_output import check_output, checked_graph, named_output
-from slotwise.errors import SlotwiseError, missing_package
+from slotwise.errors import SlotwiseError, first_line, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines.versions import release
 from slotwise.worker.environment.settings import Settings
@@ -130,10 +130,9 @@ def _engine(spec: ModelSpec, source: Path) -> Engine:
     try:
         return load_model(spec, source)
     except Exception as error:
-        reason = str(error).splitlines()[0]
         graphs = 'correct [input.columns]; age = {kind = "int", input = "NAME"} names the input that a column is a part of'
         hint = "correct model.toml, or write the file again" if form_of(spec.model_dump()) else graphs
-        raise SlotwiseError(f"{source.name} cannot serve: {reason}", hint) from error
+        raise SlotwiseError(f"{source.name} cannot serve: {first_line(error)}", hint) from error
 
 
 def _rows(spec: ModelSpec, sources: list[Path], engine: Engine) -> list[Row]:
@@ -149,7 +148,7 @@ def _rows(spec: ModelSpec, sources: list[Path], engine: Engine) -> list[Row]:
         except Exception as error:  # a text that nobody has trained it on, perhaps
             if not rows and i == NOISE_ROWS - 1:
                 hint = 'name rows that it answers in model.toml: examples = ["row.json"]'
-                raise SlotwiseError(f"{spec.name} does not run on made-up rows: {str(error).splitlines()[0]}", hint) from error
+                raise SlotwiseError(f"{spec.name} does not run on made-up rows: {first_line(error)}", hint) from error
             continue
         rows.append(row)
     return rows
@@ -180,5 +179,5 @@ def _run(spec: ModelSpec, engine: Engine, rows: list[Row], what: str) -> Any:
         return engine(rows)
     except Exception as error:
         raise SlotwiseError(
-            f"{spec.name} does not run on {what}: {str(error).splitlines()[0]}", "is this the model of these columns?"
+            f"{spec.name} does not run on {what}: {first_line(error)}", "is this the model of these columns?"
         ) from error

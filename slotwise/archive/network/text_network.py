@@ -14,7 +14,7 @@ from slotwise.archive.network.alike import FAR, alike
 from slotwise.archive.network.graph_classes import check_order
 from slotwise.archive.network.named_examples import named_examples
 from slotwise.archive.network.pooling import fit_pooling
-from slotwise.errors import SlotwiseError, missing_package
+from slotwise.errors import SlotwiseError, first_line, missing_package
 from slotwise.model_spec import ModelSpec
 from slotwise.worker.engines.pretrained import FOLDER
 from slotwise.worker.environment.settings import Settings
@@ -142,8 +142,8 @@ def _loaded(spec: ModelSpec, folder: Path, facts: Mapping[str, Any]) -> tuple[Te
                 return engine, tokenizer
         raise ValueError(f"it does not run on the {most} tokens that it says it takes")
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise SlotwiseError(f"{FOLDER}/ cannot serve: {reason}", "save model and tokenizer with save_pretrained") from error
+        hint = "save model and tokenizer with save_pretrained"
+        raise SlotwiseError(f"{FOLDER}/ cannot serve: {first_line(error)}", hint) from error
 
 
 def _runs(engine: TextEngine, tokenizer: TextTokenizer) -> bool:
@@ -179,8 +179,7 @@ def _check_rows(spec: ModelSpec, engine: TextEngine, tokenizer: TextTokenizer, r
         together = engine(tokenizer.padded(rows))
         moved = max(_moved(engine, tokenizer, row) for row in [*rows, *_made_up(spec, tokenizer)])
     except Exception as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        raise SlotwiseError(f"{spec.name} does not run on its examples: {reason}", "see that line") from error
+        raise SlotwiseError(f"{spec.name} does not run on its examples: {first_line(error)}", "see that line") from error
     if alone.ndim != 2 or (labels and alone.shape[1] not in (labels, *([1] if labels == 2 else []))):
         raise SlotwiseError(f"{spec.name} gives {alone.shape[1:]} numbers a text, but there are {labels} labels", "one each")
     moved = max(moved, _apart(alone, together))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import math
@@ -108,14 +107,3 @@ class NoTokens(Tokens):
 
 def _new() -> str:
     return secrets.token_urlsafe(24)
-
-
-def digest(token: str) -> str:
-    """What stands for a token in settings that others can read."""
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def brings(authorization: str, expected: str) -> bool:
-    """Whether the header carries the token with this digest."""
-    scheme, _, token = authorization.partition(" ")
-    return scheme == "Bearer" and hmac.compare_digest(digest(token), expected)

@@ -3,7 +3,6 @@
 At first there is one copy. Two things make the race send another one:
 
 the second try   a copy fails: its connection breaks, or the server itself answers 5xx. Once a request, in place of that copy.
-                 What Ray gave up before a worker had it is tried up to four times, after a pause each.
 a hedge          no answer comes in time. Beside the copies under way, on a connection of its own, within a budget (hedging.py).
 
 The first good answer wins, and the other copies are dropped. All copies share the request's deadline.
@@ -33,7 +32,6 @@ log = logging.getLogger("slotwise.gateway")
 
 BUSY = 503  # the server's own: asking again at once would only add to its load
 BUSY_PAUSE_S = 0.5
-TRIES_MAX = 4  # of what no worker has had: it may take a replica's start until one has it
 
 Copy = asyncio.Task[CopyResult]
 
@@ -67,7 +65,7 @@ class Race:
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
         self.sent_copies: list[SentCopy] = []  # of every copy, once it is on its way
-        self.tries = 0  # after the first
+        self.tried_again = False
         self.pausing = False  # the server said 503: nothing is sent before the second try
         self.killed = False  # a copy was answered with its worker's death
         self.failure: BackendAnswer | Refused | None = None
@@ -171,20 +169,19 @@ class Race:
         if isinstance(result, BackendAnswer) or (isinstance(result, Refused) and not isinstance(self.failure, BackendAnswer)):
             self.failure = result
         self.killed = self.killed or (isinstance(result, BackendAnswer) and worker_died(result))
-        never_taken = isinstance(result, BackendAnswer) and _never_taken(result)
-        if self.tries >= (TRIES_MAX if never_taken else 1) or self.killed or isinstance(result, Refused):
+        if self.tried_again or self.killed or isinstance(result, Refused):
             return
         if isinstance(result, ConnectionBroken):
             self._try_again(result, after_s=0.0)
-        elif result.status == BUSY or never_taken:
+        elif result.status == BUSY:
             if self.request.left_s > BUSY_PAUSE_S:
                 self._try_again(result.status, after_s=BUSY_PAUSE_S)
         elif result.status >= 500:
             self._try_again(result.status, after_s=0.0)
 
     def _try_again(self, reason: ConnectionBroken | int, after_s: float) -> None:
-        """Send a further try after a pause; `reason` is for the log."""
-        self.tries += 1
+        """Send the second try after a pause; `reason` is for the log."""
+        self.tried_again = True
         self.metrics.retries.labels(self.request.label).inc()
         self.request.note(f"sent again: {reason if isinstance(reason, int) else 'its connection broke'}")
         log.warning("%s %s retried: %s", self.request.identity, self.request.label, reason, extra=self.request.named)
@@ -208,8 +205,3 @@ class Race:
         self.request.note("hedged: no answer yet")
         log.info("%s %s hedged: no answer yet", self.request.identity, self.request.label, extra=self.request.named)
         return True
-
-
-def _never_taken(answer: BackendAnswer) -> bool:
-    """Whether Ray gave the request up before any worker had it: a replica answers for a batch in other words."""
-    return answer.status == 500 and answer.body == b"Internal Server Error" and not answer.from_slot

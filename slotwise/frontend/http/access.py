@@ -106,34 +106,19 @@ class Entrance:
             await self.forward(scope, receive, guarded)
 
 
-class KeyCheck:
-    """Lets in who has a key; `public` names what needs none besides."""
-
-    def __init__(self, keys: KeyFile, public: Collection[str] = ()) -> None:
-        self.keys = keys
-        self.open = OPEN.union(*[PUBLIC[name] for name in public])
-
-    def __call__(self, scope: Scope) -> None:
-        """One request."""
-        if scope["path"] not in self.open and not scope["path"].startswith(OPEN_BELOW):
-            scope["slotwise.key"] = self.keys.find(dict(scope["headers"]))
+def check_key(keys: KeyFile, public: Collection[str], scope: Scope) -> None:
+    """Let in who has a key; `public` names what needs none besides."""
+    path = scope["path"]
+    if path not in OPEN and not path.startswith(OPEN_BELOW) and not any(path in PUBLIC[name] for name in public):
+        scope["slotwise.key"] = keys.find(dict(scope["headers"]))
 
 
-class CertificateCheck:
-    """Lets in who has shown a certificate: TLS has checked it. Probes need none, nor does who knows `own` (gateway.json)."""
-
-    def __init__(self, own: str) -> None:
-        self._own = f"Bearer {own}".encode()
-
-    def __call__(self, scope: Scope) -> None:
-        """One request."""
-        if not scope.get(CERTIFICATE) and not self._needs_none(scope):
-            raise Refused(403, "this needs a client's certificate")
-
-    def _needs_none(self, scope: Scope) -> bool:
-        if scope["path"] in PROBES or scope["path"].startswith(PROBES_BELOW):
-            return True
-        return hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self._own)
+def check_certificate(own: str, scope: Scope) -> None:
+    """Let in who has shown a certificate: TLS has checked it. Probes need none, nor does who knows `own` (gateway.json)."""
+    if scope.get(CERTIFICATE) or scope["path"] in PROBES or scope["path"].startswith(PROBES_BELOW):
+        return
+    if not hmac.compare_digest(dict(scope["headers"]).get(b"authorization", b""), f"Bearer {own}".encode()):
+        raise Refused(403, "this needs a client's certificate")
 
 
 def model_names(method: str, path: str) -> Mapping[str, str] | None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +26,7 @@ from slotwise.frontend.admission.keys import OWN
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
-from slotwise.frontend.http.access import CertificateCheck, Check, Entrance, KeyCheck
+from slotwise.frontend.http.access import Check, Entrance, check_certificate, check_key
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
 from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.remembered import Remembered, as_json
@@ -81,9 +82,9 @@ def build_app(
     openapi.describe(app)
     checks: list[Check] = [hosts] if hosts else []
     if certified:
-        checks.append(CertificateCheck(certified))
+        checks.append(partial(check_certificate, certified))
     if gateway.keys:
-        checks.append(KeyCheck(gateway.keys, public))
+        checks.append(partial(check_key, gateway.keys, public))
     entrance = Entrance(app, forward, checks)
     entrance.observer = gateway.observer
     return entrance

@@ -8,7 +8,6 @@ old one goes to the new one only where that wants the same.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -20,11 +19,14 @@ from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.admission.limits import ClientGone
 from slotwise.frontend.rollout.canary_windows import Comparison, Which
 from slotwise.frontend.rollout.record import RolloutRecord
+from slotwise.worker.separability.agree import agree
+from slotwise.worker.separability.audit import parsed
 
 if TYPE_CHECKING:
     from slotwise.client.live_model import LiveModel
 
 BUSY, NO_WORKER = 429, 503
+NEAR = 0.01  # so far a number may be from the old archive's
 SHADOWS = 32  # copies at once; what comes meanwhile is not copied
 BUCKETS = 10_000
 SAME_LOAD = (0.4, 0.6)  # shares at which both have about the same load, and fill their batches alike: times can be compared
@@ -279,17 +281,4 @@ def _no_place(outcome: Outcome) -> bool:
 
 def _same(one: BackendAnswer, other: BackendAnswer) -> bool:
     """Whether two answers say the same; numbers may differ in the third digit, as kernels do."""
-    if one.status != other.status or one.body == other.body:
-        return one.status == other.status
-    try:
-        return bool(_rounded(json.loads(one.body)) == _rounded(json.loads(other.body)))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return round(value, 2)
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    return [_rounded(each) for each in value] if isinstance(value, list) else value
+    return one.status == other.status and (one.body == other.body or agree(parsed(one.body), parsed(other.body), NEAR))

@@ -45,7 +45,7 @@ async def serve(record: ServerRecord) -> None:
     profile, tokens = record.effective_profile(), Tokens(record.state_dir)
     loaded = ModelVersions(patience_s=PATIENCE_S)
     loaded.expect(record.expected)
-    ray = await asyncio.to_thread(RayHost, record, profile, tokens.now)
+    ray = await asyncio.to_thread(RayHost, record, profile)
     supervisor.end_at_signals(ended)  # Ray has put its own handlers there
     host = RayModelHost(ray, loaded, record)
     models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)

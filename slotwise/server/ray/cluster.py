@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slotwise.errors import SlotwiseError
+from slotwise.errors import SlotwiseError, first_line
 
 if TYPE_CHECKING:
     from slotwise.server.record import ServerRecord
@@ -20,15 +20,13 @@ LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "ray_token"
 ADDRESS_FILE = "ray_address"
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
-PROXY_S = NODE_S = 300.0
+NODE_S = 300.0
 REACH_S = 10.0
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "300",
     "RAY_gcs_server_port_wait_time_s": "300",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
-    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     "RAY_worker_niceness": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
@@ -139,9 +137,7 @@ def stay_on_loopback() -> None:
 def _start_serve(record: ServerRecord) -> None:
     import ray  # noqa: PLC0415  it reads the environment
     from ray import serve  # noqa: PLC0415
-    from ray.serve._private import api  # noqa: PLC0415
 
-    api.HTTP_PROXY_TIMEOUT = PROXY_S
     try:
         ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
     except ValueError:
@@ -157,7 +153,7 @@ def _start_serve(record: ServerRecord) -> None:
             logging_config={"enable_access_log": False, "log_level": "WARNING"},
         )
     except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
-        raise SlotwiseError(f"Ray Serve did not start: {_first_line(error)}", f"see {record.state_dir / 'logs'}") from error
+        raise SlotwiseError(f"Ray Serve did not start: {first_line(error)}", f"see {record.state_dir / 'logs'}") from error
 
 
 def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:
@@ -173,10 +169,6 @@ def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:
             "`ray start --head` starts one, with RAY_AUTH_MODE=token; without --ray-address one is started here",
         )
     return SlotwiseError(f"Ray did not start: {text[:300]}", f"see {record.state_dir / 'server.log'}")
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _link_logs(record: ServerRecord, session: Path) -> None:

@@ -28,6 +28,8 @@ class Front:
 
 async def body_within(request: Request, most_bytes: int) -> bytes | None:
     """The request's body; None for a longer one, of which no more is read. It may come in chunks that announce no length."""
+    if int(request.headers.get("content-length") or 0) > most_bytes:
+        return None
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)

@@ -27,7 +27,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slotwise.archive.local_model import LocalAnswer, LocalModel
-from slotwise.backends.management import bearer
 from slotwise.errors import SlotwiseError
 from slotwise.server.processes import worker_report
 from slotwise.server.ray.archives import NAMESPACE, fetch
@@ -52,7 +51,7 @@ LocalRequest = tuple[bytes, Mapping[str, str], Mapping[str, str]]
 class ReplicaSettings:
     """What a replica has to know. archive: a file on its node, or "" where `digest` is fetched from the actor `keeper`.
 
-    token_digest: the SHA-256 of the token that a request has to bring; "" for none. runs: what the front asks for (front_link).
+    runs: what the front asks for (front_link).
     """
 
     name: str
@@ -65,13 +64,12 @@ class ReplicaSettings:
     digest: str = ""
     keeper: str = ""
     runs: str = ""
-    token_digest: str = ""
     environ: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
-        """The deployment's name."""
-        return deployment_name(self.name, self.version)
+        """The deployment's name: as HostedModel.id is."""
+        return f"{self.name}@{self.version}"
 
 
 @dataclass
@@ -84,18 +82,12 @@ class LinkedBatch:
     inference_ms: float = 0.0
 
 
-def deployment_name(name: str, version: str) -> str:
-    """What a version of a model is called: as HostedModel.id is."""
-    return f"{name}@{version}"
-
-
 class Replica:
     """Serves one version of a model."""
 
     def __init__(self, settings: Mapping[str, Any], others: Sequence[Any] = ()) -> None:
         """others: deployments of the same application, so that they belong to it; they are found by their names."""
         self.settings = ReplicaSettings(**settings)
-        self.handles: dict[str, Any] = {}
         self.ending = False
         self.loop = asyncio.get_event_loop()
         self.state = tempfile.TemporaryDirectory(prefix="slotwise-replica-")
@@ -158,34 +150,23 @@ class Replica:
 
     async def __call__(self, request: Request) -> Response:
         """Answer one HTTP request to /predictions/NAME[/VERSION]."""
-        refused = self._refusal(request)
-        if refused is not None:
-            return refused
         body = await body_within(request, self.settings.max_request_bytes)
         if body is None:
             return refusal(413, "RequestEntityTooLargeException", "the request is too large")
         headers = {name: value for name, value in request.headers.items() if name not in HIDDEN}
         version = request.url.path.removeprefix(PREFIX + self.settings.name).strip("/")
-        if version in ("", self.settings.version):
-            return response(await self.answer(body, headers, dict(request.query_params)))
-        try:
-            return response(await self._other(version).answer.remote(body, headers, dict(request.query_params)))
-        except (serve.exceptions.RayServeException, KeyError):
-            self.handles.pop(version, None)
+        if version not in ("", self.settings.version):
             message = f"Model version: {version} does not exist for model: {self.settings.name}"
             return refusal(404, "ModelVersionNotFoundException", message)
-
-    async def answer(self, body: bytes, headers: Mapping[str, str], query: Mapping[str, str]) -> LocalAnswer:
-        """One request's answer, from a batch with others."""
-        return await self.batches.answer((body, headers, query))
+        return response(await self.batches.answer((body, headers, dict(request.query_params))))
 
     async def _batch(self, requests: list[LocalRequest]) -> list[LocalAnswer]:
         """Exactly one answer a request, in order; the event loop goes on meanwhile."""
-        if self.ending:  # these were not in its hands when it died: Ray's error has the gateway send them again
+        if self.ending:  # these were not in its hands when it died: Ray answers them once this process is gone
             await asyncio.sleep(HELD_S)
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._in_child, requests), self.settings.response_timeout_s)
-        except Exception as error:  # an exception would be answered by Ray, and the gateway could not tell whose it is
+        except Exception as error:  # an exception would be answered by Ray, in words of its own
             if not isinstance(error, SlotwiseError | TimeoutError):
                 logger.exception("a batch failed outside its worker, which is ended")
             self.model.child.kill()
@@ -215,22 +196,6 @@ class Replica:
         pid = self.model.child.pid
         report = worker_report(Path(self.state.name), pid)
         return {**self.model.started, "batch_size": self.settings.batch_size, **report, "pid": pid}
-
-    def _refusal(self, request: Request) -> Response | None:
-        """Why a request is not answered at all."""
-        expected = self.settings.token_digest
-        if expected and not bearer.brings(request.headers.get("authorization", ""), expected):
-            return refusal(bearer.STATUS, bearer.TYPE, bearer.MESSAGE)
-        if int(request.headers.get("content-length") or 0) > self.settings.max_request_bytes:
-            return refusal(413, "RequestEntityTooLargeException", "the request is too large")
-        return None
-
-    def _other(self, version: str) -> Any:
-        """The handle of another version. Raises RayServeException where there is none."""
-        if version not in self.handles:
-            name = deployment_name(self.settings.name, version)
-            self.handles[version] = serve.get_deployment_handle(name, app_name=self.settings.name, _check_exists=True)
-        return self.handles[version]
 
     def _end(self) -> None:
         """End this process once its answers are on their way: Ray sends nothing more here, and starts another."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.guarding.foreign import need_worker
-from slotwise.backends.management import bearer
 from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
 from slotwise.profiles.memory import resident_bytes
 from slotwise.server.ray import cluster as ray_cluster
@@ -38,7 +37,7 @@ BACKOFF = {"initial_backoff_s": 0.01, "max_backoff_s": 0.05}
 class RayHost:
     """Models as applications of Ray Serve."""
 
-    def __init__(self, record: ServerRecord, profile: Profile, tokens: Mapping[str, str]) -> None:
+    def __init__(self, record: ServerRecord, profile: Profile) -> None:
         self.record, self.profile = record, profile
         ray_cluster.start(record)
         import ray  # noqa: PLC0415  it read the environment just now
@@ -48,7 +47,6 @@ class RayHost:
         from slotwise.server.ray import replica as ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
-        self.token_digest = bearer.digest(tokens["inference"])
         self.keeper_name = f"slotwise-{record.run_id}"
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
@@ -150,7 +148,6 @@ class RayHost:
                 max_request_bytes=self.profile.max_request_bytes,
                 digest=model.info.sha256,
                 keeper=self.keeper_name,
-                token_digest=self.token_digest,
                 environ=replica_environment(model.profile, self.record.overrides, self.record.shares),
             )
         )

@@ -5,6 +5,7 @@ A model is a folder of the state's `repository/`, and its workers are instances 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import shutil
@@ -12,14 +13,16 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slotwise.archive.triton.repository import export, write_config
-from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, Observation
+from slotwise.backends.management.bearer import Tokens
+from slotwise.backends.management.models import ApiError, HostedModel, HostedWorker, ModelTable, Observation
 from slotwise.errors import SlotwiseError
 from slotwise.profiles.memory import resident_bytes
-from slotwise.server import hidden_arguments, supervisor
+from slotwise.server import default_versions, hidden_arguments, supervisor
 from slotwise.server.processes import carries, worker_report
 from slotwise.server.triton import process as triton_process
 from slotwise.server.triton.api import TritonApi
@@ -232,5 +235,19 @@ def _number(file: Path) -> int:
         return 0
 
 
+async def serve(record: ServerRecord) -> None:
+    """Serve until SIGTERM."""
+    ended = supervisor.end_at_signals()
+    profile, tokens = record.effective_profile(), Tokens(record.state_dir)
+    host = await asyncio.to_thread(Triton, record, profile, tokens.now)
+    try:
+        models = ModelTable(host, record.model_store, profile, record.overrides, record.kind)
+        models.note = partial(default_versions.note, record)
+        async with supervisor.management_api(models, record, tokens):
+            await ended.wait()
+    finally:
+        await asyncio.wait_for(asyncio.to_thread(host.close), supervisor.CLOSE_S)
+
+
 if __name__ == "__main__":
-    supervisor.main(Triton)
+    supervisor.run(serve)

@@ -130,6 +130,12 @@ class Settings:
             os.environ[name] = str(self.threads)
 
 
+def json_object(path: Path) -> dict[str, Any]:
+    """What a file of JSON holds; nothing where there is no file, or no object in it."""
+    data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return data if isinstance(data, dict) else {}
+
+
 def has_cuda() -> bool:
     """Whether PyTorch sees a CUDA device. Imports torch, which takes seconds, only where there is a driver."""
     if importlib.util.find_spec("torch") is None or not has_driver():

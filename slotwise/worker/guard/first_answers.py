@@ -22,12 +22,12 @@ from slotwise.worker.guard.owned import Owned, numbers
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.separability.apart import ANYTHING, KERNELS, apart, hidden, steady
 from slotwise.worker.separability.audit import AuditedAnswer, parsed
-from slotwise.worker.separability.kinds import Kinds, made_of
+from slotwise.worker.separability.kinds import Turns, made_of
 from slotwise.worker.slot_errors import SlotError
 
 logger = logging.getLogger(__name__)
 
-FIRST = 8  # batches of which all requests are asked again; then of those whose number is a power of two the last one
+FIRST = 8  # batches of which all requests are asked again
 SHARE = 0.25  # of the time that a batch may take, for asking again
 PADDED = 0.005  # so far padding moves a row's numbers
 ROUNDED = 0.02  # so far kernels for less precise numbers are apart
@@ -47,22 +47,20 @@ class FirstAnswers:
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.ask, self.left_s, self.timeout_s, self.clock = ask, budget_s, timeout_s, clock
-        self.count = 0
-        self.kinds, self.new = Kinds(), set[object]()
+        self.ask, self.timeout_s, self.clock = ask, timeout_s, clock
+        self.turns = Turns(FIRST, budget_s)
 
     def is_due(self, rows: Sequence[Any]) -> bool:
         """Whether a batch of these rows, which theirs has not seen yet, is to be looked at."""
         try:
-            self.new = self.kinds.new(map(made_of, rows), self.left_s > 0)
+            self.turns.begin(map(made_of, rows))
         except RecursionError:
-            self.new = set()
-        count = self.count + 1
-        return len(rows) > 1 and (bool(self.new) or (count <= FIRST and self.left_s > 0) or not count & (count - 1))
+            self.turns.new = set()
+        return len(rows) > 1 and self.turns.due
 
     def pass_by(self, outputs: Sequence[Output]) -> None:
         """Count a batch that is not looked at."""
-        self.count += [type(output) is Owned for output in outputs].count(True) > 1
+        self.turns.count += [type(output) is Owned for output in outputs].count(True) > 1
 
     def look(
         self, slots: BatchSlots, outputs: Sequence[Output], took_s: float, back: Callable[[], None] = lambda: None
@@ -74,10 +72,7 @@ class FirstAnswers:
         answered = [i for i, output in enumerate(outputs) if type(output) is Owned]
         if len(answered) < 2:
             return None
-        self.count += 1
-        self.kinds.looked_at(self.new)
-        whole = bool(self.new) or (self.count <= FIRST and self.left_s > 0)
-        asked = answered if whole else [] if self.count & (self.count - 1) else answered[-1:]
+        asked = self.turns.taken(answered)
         for some in (asked, asked[-1:]):
             if some and took_s * (len(some) + 2) <= SHARE * self.timeout_s:
                 break
@@ -88,7 +83,7 @@ class FirstAnswers:
             batch = _AnsweredBatch(self.ask, slots, outputs, answered, back)
             alone = batch.one_by_one(outputs) if any(batch.changes(i) for i in some) else None
         finally:
-            self.left_s -= self.clock() - began
+            self.turns.left_s -= self.clock() - began
         if alone is None:
             return None
         logger.warning(

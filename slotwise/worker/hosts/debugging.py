@@ -9,7 +9,6 @@ In the extracted archive, its folder first on PYTHONPATH. HEADERS are JSON. Writ
 
 from __future__ import annotations
 
-import importlib
 import json
 import linecache
 import logging
@@ -28,7 +27,8 @@ from slotwise.worker.batch import Row
 from slotwise.worker.environment.settings import Settings
 from slotwise.worker.fair_order import each_once
 from slotwise.worker.handler import BatchHandler
-from slotwise.worker.hosts.proving import fault_of
+from slotwise.worker.hosts.local import entry_of
+from slotwise.worker.hosts.proving import fault_of, handler_class
 from slotwise.worker.inputs import packed
 from slotwise.worker.outputs import ROWS, on_host
 from slotwise.worker.ownership import owned
@@ -103,7 +103,9 @@ def debug(folder: Path, body: bytes, headers: Mapping[str, str], profile: str, s
     settings = Settings.load(folder, {**os.environ, "SLOTWISE_PROFILE": profile}, batch_size=ROWS_AT_ONCE).but(padding="none")
     settings.limit_threads()
     handler = stage(
-        "import", lambda: _handler(folder), lambda made: [f"{type(made).__name__}, of {type(made).__mro__[1].__name__}"]
+        "import",
+        lambda: handler_class(*entry_of(folder))(),
+        lambda made: [f"{type(made).__name__}, of {type(made).__mro__[1].__name__}"],
     )
     handler.settings = settings
     handler.engine = stage("load", lambda: handler.load(folder, settings), _engine)
@@ -167,16 +169,6 @@ def _counted(values: Sequence[Any], word: str) -> list[str]:
 def _engine(engine: Any) -> list[str]:
     facts = [str(getattr(engine, name, "")) for name in ("name", "precision", "device")]
     return [", ".join(filter(None, facts)) or type(engine).__name__]
-
-
-def _handler(folder: Path) -> BatchHandler:
-    manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
-    module, _, name = manifest["model"]["handler"].partition(":")
-    entry: Any = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
-    handler = getattr(getattr(entry, "__self__", None), "handler", None)
-    if not isinstance(handler, BatchHandler):
-        raise TypeError(f"{module} has no `handle = ....entry_point()`")
-    return type(handler)()
 
 
 def _fault(error: BaseException, folder: Path) -> dict[str, Any]:

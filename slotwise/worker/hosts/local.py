@@ -59,15 +59,20 @@ class Answerer(Protocol):
         """The numbers since the last call: name, value, unit ("ms", "%" or "", a count), HTTP status or None."""
 
 
+def entry_of(model_dir: Path) -> tuple[str, Any]:
+    """The extracted archive's handler: its module, and the object whose method its `handle` is; None where it is nobody's."""
+    manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
+    module, _, name = manifest["model"]["handler"].partition(":")
+    handle = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
+    return module, getattr(handle, "__self__", None)
+
+
 def answerer(model_dir: Path, batch_size: int) -> Answerer:
     """Start the handler of the extracted archive, whose folder is first on sys.path. batch_size: the most requests at once.
 
     Raises ValueError where its `handle` is no entry point that can do without a server; and whatever starting it raises.
     """
-    manifest = json.loads((model_dir / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
-    module, _, name = manifest["model"]["handler"].partition(":")
-    handle = getattr(importlib.import_module(module.removesuffix(".py")), name or "handle", None)
-    entry: Any = getattr(handle, "__self__", None)
+    module, entry = entry_of(model_dir)
     if not hasattr(entry, "without_server"):
         raise ValueError(f"{module} has no `handle = ....entry_point()`: only a server can run it")
     started: Answerer = entry.without_server(model_dir, batch_size)

@@ -9,7 +9,6 @@ given an input that it never saw ends this one, and no server's worker.
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from typing import Any
 from slotwise.worker.engines import processor
 from slotwise.worker.environment.settings import Settings, has_cuda
 from slotwise.worker.handler import BatchHandler
+from slotwise.worker.hosts.local import entry_of
 from slotwise.worker.separability.about import About, identity
 from slotwise.worker.separability.proof import caller, proven
 from slotwise.worker.separability.verdict import Verdict
@@ -70,23 +70,25 @@ def choices(model_dir: Path, batch_size: int, profile: str = "") -> list[Setting
 def prove_here(folder: Path, batch_size: int, budget_s: float, profile: str = "") -> dict[str, Any]:
     """What is said of the archive in this folder; "why" where nothing can be."""
     try:
-        manifest = json.loads((folder / "MAR-INF" / "MANIFEST.json").read_text("utf-8"))
         chosen = choices(folder, batch_size, profile)
         chosen[0].limit_threads()
-        module, _, name = manifest["model"]["handler"].partition(":")
         try:
-            imported = importlib.import_module(module.removesuffix(".py"))
+            module, entry = entry_of(folder)
         except Exception as error:
             return {"verdicts": [], "why": "its handler cannot be imported", **fault_of(error, folder)}
-        entry: Any = getattr(imported, name or "handle", None)
-        handler = getattr(getattr(entry, "__self__", None), "handler", None)
-        if not isinstance(handler, BatchHandler):
-            raise ValueError(f"{module} has no `handle = ....entry_point()`")
-        verdicts, failed = prove_all(type(handler), folder, chosen, budget_s)
+        verdicts, failed = prove_all(handler_class(module, entry), folder, chosen, budget_s)
     except Exception as error:
         return {"verdicts": [], "why": " ".join(f"{type(error).__name__}: {error}".split())[:200]}
     why = next((f"{engine}: {reason}" for engine, reason in failed.items()), "no engine is installed")
     return {"verdicts": [verdict.to_json() for verdict in verdicts], **({} if verdicts else {"why": why})}
+
+
+def handler_class(module: str, entry: Any) -> type[BatchHandler]:
+    """The class of the handler that this entry point has. Raises ValueError where it has none."""
+    handler = getattr(entry, "handler", None)
+    if not isinstance(handler, BatchHandler):
+        raise ValueError(f"{module} has no `handle = ....entry_point()`")
+    return type(handler)
 
 
 def fault_of(error: BaseException, folder: Path) -> dict[str, str]:

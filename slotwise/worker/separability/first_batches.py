@@ -31,7 +31,7 @@ from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.apart import AGAIN, KERNELS
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
-from slotwise.worker.separability.kinds import Kinds, made_of
+from slotwise.worker.separability.kinds import Turns, made_of
 from slotwise.worker.separability.lengths import shape_of
 from slotwise.worker.separability.mates import items_of, parts_of
 from slotwise.worker.separability.proof import rounding
@@ -41,7 +41,7 @@ from slotwise.worker.slot_errors import OutOfMemory
 
 logger = logging.getLogger(__name__)
 
-FIRST = 16  # batches of which every row is asked again; then of those whose number is a power of two the last
+FIRST = 16  # batches of which every row is asked again, where nothing is proven
 DRAWS = 3  # rows that say something else each time, from which on none is asked again where most do
 
 
@@ -53,14 +53,12 @@ class FirstBatches:
     """
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] | None = None) -> None:
-        self.hooks, self.padding, self.left_s, self.is_proven = hooks, padding, budget_s, proven is not None
-        self.kinds = Kinds(list(map(kind_of, proven or ())))
+        self.hooks, self.padding, self.is_proven = hooks, padding, proven is not None
+        self.turns = Turns(0 if self.is_proven else FIRST, budget_s, list(map(kind_of, proven or ())))  # of rows that differ
         self.has_kinds = proven is None or any(map(_has_names, proven))  # else they are arrays and the like
-        self.count = 0  # of batches whose rows differ
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
         self.keeping = kept_by(hooks.handler)
-        self.new = set[object]()  # kinds that a row of the batch that runs now is the first of
-        self.before: AsItWas | None = None  # that batch, where it may be looked at
+        self.before: AsItWas | None = None  # the batch that runs now, where it may be looked at
         self.after: AsItWas | None = None
 
     @classmethod
@@ -78,12 +76,13 @@ class FirstBatches:
 
     def begin(self, rows: Sequence[Row]) -> None:
         """These rows run now: remember how things are, where they may be asked again."""
-        self.new, self.before, self.after = set(), None, None
+        self.turns.new, self.before, self.after = set(), None, None
         if len(rows) < 2 or self._is_over():
             return
         try:
-            self.new = self._new(rows) if self.has_kinds else set()
-            if self.new or self._is_due():
+            if self.has_kinds:
+                self.turns.begin(kind_of(self.hooks.handler._shown_to_model(row.asked)) for row in rows)
+            if self.turns.due:
                 self.before = self.keeping.now()
         except Exception:  # an author's own object may answer with anything
             logger.info("what the handler keeps cannot be remembered", exc_info=True)
@@ -105,26 +104,13 @@ class FirstBatches:
         """Whether nothing is to be found out any more: rows run one by one, or most of them say something else each time."""
         return self.hooks.handler.max_rows == 1 or (self.draws >= DRAWS and 2 * self.draws > self.asked)
 
-    def _is_whole(self) -> bool:
-        return self.count < FIRST and self.left_s > 0 and not self.is_proven
-
-    def _is_due(self) -> bool:
-        return self._is_whole() or not (self.count + 1) & self.count
-
-    def _new(self, rows: Sequence[Row]) -> set[object]:
-        return self.kinds.new((kind_of(self.hooks.handler._shown_to_model(row.asked)) for row in rows), self.left_s > 0)
-
     def _look(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
-        whole, due, new = self._is_whole(), self._is_due(), self.new
-        if (due or new) and not _differ(rows):  # mates that are its like tell nothing of a row
+        if self.turns.due and not _differ(rows):  # mates that are its like tell nothing of a row
             return
-        self.count += 1
-        if not (due or new):
+        if not (asked := self.turns.taken(rows)):
             return
-        self.kinds.looked_at(new)
-        asked = rows if whole or new else rows[-1:]  # the first has nothing of what runs on from row to row
         began, near = time.monotonic(), list[Row]()
-        tell = not self.is_proven or bool(new)  # of what is proven only two batches of one shape tell
+        tell = not self.is_proven or bool(self.turns.new)  # of what is proven only two batches of one shape tell
         try:
             if self.before is not None:
                 self.after = self.keeping.now()
@@ -135,7 +121,7 @@ class FirstBatches:
             else:
                 self._put_back(self.after)
         finally:
-            self.left_s -= time.monotonic() - began
+            self.turns.left_s -= time.monotonic() - began
 
     def _says_the_same_alone(self, row: Row, request: Request, near: list[Row], tell: bool) -> bool:
         """By what is answered: outputs may be padded to the length of the longest mate.

@@ -1,11 +1,11 @@
-"""Tell of which kinds items are, and remember which kinds were looked at: what is known of one kind may not hold of another."""
+"""Tell of which kinds items are, and whose turn it is to be asked again: what is known of one kind may not hold of another."""
 
 from __future__ import annotations
 
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 OF_A_KIND = 4  # batches in which rows are asked again for one; one where the seconds are spent
@@ -43,19 +43,37 @@ def _written(text: str | bytes) -> str:
     return REPEATED.sub(r"\1", written) if sum(map(str.isalpha, text)) <= MOST_LETTERS else ""
 
 
-class Kinds:
-    """Which kinds of items came. known: those of which nothing is to be found out."""
+class Turns:
+    """Which batches' rows are asked again: all of the `first` ones and of those with an item of a new kind; of ever fewer one.
 
-    def __init__(self, known: Collection[object] = ()) -> None:
-        self.known = frozenset(known)
-        self.seen: Counter[object] = Counter()  # batches that were looked at for an item of this kind
+    left_s: seconds that the first may take longer, all together. known: kinds of which nothing is to be found out.
+    new: kinds that a row of the batch that runs now is the first of.
+    """
 
-    def new(self, kinds: Iterable[object], has_time: bool) -> set[object]:
-        """Those of these for which a batch is still to be looked at."""
-        most = OF_A_KIND if has_time else 1
+    def __init__(self, first: int, left_s: float, known: Collection[object] = ()) -> None:
+        self.first, self.left_s, self.known = first, left_s, frozenset(known)
+        self.count, self.new = 0, set[object]()
+        self.seen = Counter[object]()  # batches that were looked at for an item of this kind
+
+    def begin(self, kinds: Iterable[object]) -> None:
+        """A batch of such items runs now."""
+        most = OF_A_KIND if self.left_s > 0 else 1
         room = len(self.seen) < KINDS
-        return {kind for kind in set(kinds) - self.known if self.seen[kind] < most and (kind in self.seen or room)}
+        self.new = {kind for kind in set(kinds) - self.known if self.seen[kind] < most and (kind in self.seen or room)}
 
-    def looked_at(self, kinds: Iterable[object]) -> None:
-        """A batch was looked at for these."""
-        self.seen.update(kinds)
+    @property
+    def whole(self) -> bool:
+        """Whether all of its rows are asked again."""
+        return bool(self.new) or (self.count < self.first and self.left_s > 0)
+
+    @property
+    def due(self) -> bool:
+        """Whether one is, at least."""
+        return self.whole or not (self.count + 1) & self.count
+
+    def taken(self, rows: Sequence[Any]) -> Sequence[Any]:
+        """Those of its rows that are asked again; it is counted."""
+        asked = rows if self.whole else rows[-1:] if self.due else []  # the first has nothing of what runs on from row to row
+        self.count += 1
+        self.seen.update(self.new)
+        return asked

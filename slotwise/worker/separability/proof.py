@@ -12,7 +12,6 @@ rows run one by one until a start finds out more.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -27,6 +26,7 @@ from slotwise.worker.batch import Row
 from slotwise.worker.engines import samples
 from slotwise.worker.engines.choice import key_of, recall, remember
 from slotwise.worker.environment.digests import content
+from slotwise.worker.environment.settings import json_object
 from slotwise.worker.familiar.own_state import kept_by
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.hooks import Hooks
@@ -103,7 +103,7 @@ def kept(model_dir: Path, about: About, most: int) -> Verdict | None:
 
     most: rows of a batch. One about nobody's engine says that none shall be tried: then rows run one by one.
     """
-    verdicts = [one for one in carried(_json(model_dir / SETTINGS)) if holds_for(one, most)]
+    verdicts = [one for one in carried(json_object(model_dir / SETTINGS)) if holds_for(one, most)]
     if left_here := recall(model_dir / FILE, _key(model_dir, about, most)):
         verdicts += carried({KEY: [left_here]})
     verdict = next((one for subject in (about, NOBODY) for one in verdicts if one.about == subject), None)
@@ -293,8 +293,3 @@ def _key(model_dir: Path, about: About, most: int) -> str:
     """A digest of what the verdict is about and how large batches are, "" where nothing says what this folder holds."""
     listed = content(model_dir)
     return key_of([listed, asdict(about), _largest(most)]) if listed else ""
-
-
-def _json(path: Path) -> dict[str, Any]:
-    data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return data if isinstance(data, dict) else {}

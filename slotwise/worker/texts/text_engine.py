@@ -9,7 +9,7 @@ from typing import Any
 
 from slotwise.worker.engines.choice import choose, installed
 from slotwise.worker.engines.pretrained import FOLDER, load_pretrained, precision_of, release
-from slotwise.worker.environment.settings import Settings
+from slotwise.worker.environment.settings import Settings, json_object
 
 ORDER = {"cpu": ("transformers",), "cuda": ("transformers",)}
 HEAD, BARE = "ForSequenceClassification", "Model"
@@ -70,7 +70,7 @@ def architecture(folder: Path, head: str) -> str:
     """The class of transformers that these weights are of. Raises ValueError where its name does not end as `head` says."""
     config = json.loads((folder / "config.json").read_text("utf-8"))
     named = [name for name in config.get("architectures") or [] if isinstance(name, str)]
-    if "auto_map" in config or any("auto_map" in _json(folder / name) for name in ("tokenizer_config.json",)):
+    if "auto_map" in config or "auto_map" in json_object(folder / "tokenizer_config.json"):
         raise ValueError("its folder brings code of its own, which is not run")
     if len(named) != 1 or not named[0].endswith(head):
         raise ValueError(f"its config.json says {', '.join(named) or 'nothing'}, and no ...{head}")
@@ -91,8 +91,3 @@ def load_encoder(model_dir: Path, settings: Settings) -> TextEngine:
 
     chosen: TextEngine = choose(settings, ORDER, lambda name: None if installed(name) else f"{name} is not installed", start)
     return chosen
-
-
-def _json(path: Path) -> dict[str, Any]:
-    data = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    return data if isinstance(data, dict) else {}
