@@ -97,6 +97,13 @@ async def test_of_two_that_have_bound_a_port_one_listens_and_the_other_says_that
         one.close()
 
 
+async def test_an_address_of_ipv6_stands_in_brackets(server: StandIn) -> None:
+    record = await start(*OPTIONS, "--host", "::1", "--grpc-port", "0")
+    assert record.url.startswith("http://[::1]:")
+    assert record.grpc.startswith("[::1]:")
+    assert (await predict(record)).status_code == 200
+
+
 def test_one_port_for_both_is_one_socket_and_none_is_refused() -> None:
     port = Ports.free().inference
     (only,) = bound(ListenAddress(port=port, translation_port=port))
