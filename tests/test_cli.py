@@ -97,6 +97,26 @@ def test_bad_input_is_one_line_a_hint_and_exit_code_1(args: tuple[str, ...], tmp
     assert [line.split(":")[0] for line in lines] == ["error", "hint"]
 
 
+@pytest.mark.parametrize("server", ["torchserve", "mms", "triton"])
+@pytest.mark.parametrize("option", [("--remember", "10"), ("--access-log", "json")])
+def test_an_option_that_the_server_would_not_notice_is_refused(server: str, option: tuple[str, str], tmp_path: Path) -> None:
+    done = run("serve", "no-such-model", "--server", server, *option, cwd=tmp_path)
+    assert (done.returncode, done.stderr.splitlines()) == (
+        1,
+        [
+            f"error: {option[0]} is for --server slotwise or ray: {server} does not have it",
+            f"hint: `slotwise gateway {' '.join(option)}` does it in front of {server}",
+        ],
+    )
+
+
+@pytest.mark.parametrize("server", ["torchserve", "mms"])
+def test_javas_servers_are_not_asked_for_logs_as_json(server: str, tmp_path: Path) -> None:
+    done = run("serve", "no-such-model", "--server", server, "--log-format", "json", cwd=tmp_path)
+    assert done.returncode == 1
+    assert f"error: --log-format json is not for {server}" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("who", "package", "requirement", "args"),
     [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from pathlib import Path
 
 import pytest
 
+from slotwise.commands import gateway
 from slotwise.console import emit, progress, say, table
 
 
@@ -31,3 +33,17 @@ def test_json_is_what_every_program_reads(capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     assert "NaN," not in printed
     assert json.loads(printed) == {"loss": None, "most": [None, 1.5, "NaN"], "file": "a"}
+
+
+def test_top_as_json_is_in_the_pipe_before_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(pipe, write_through=False))
+
+    def waits(seconds: float) -> None:
+        assert json.loads(pipe.getvalue()) == {"models": []}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "_asked", lambda name, path: {"models": []})
+    monkeypatch.setattr(gateway.time, "sleep", waits)
+    with pytest.raises(KeyboardInterrupt):
+        gateway.top(as_json=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -180,6 +181,7 @@ def top(
             emit(status, as_json, partial(top_table, status))
             if once:
                 return
+            sys.stdout.flush()  # a pipe would keep it until there is more
             time.sleep(every_s)
     from rich.live import Live
 

@@ -50,7 +50,8 @@ def serve(
         float, typer.Option(min=0, help="Start it again once it has answered no ping for so long; 0: never.")
     ] = 60.0,
     log_format: Annotated[
-        Literal["text", "json"] | None, typer.Option(help="How its logs are written; json: an object a line.")
+        Literal["text", "json"] | None,
+        typer.Option(help="How its logs are written; json: an object a line. Java's servers write text."),
     ] = None,
     access_log: Annotated[
         Literal["common", "json"] | None, typer.Option(help="With --server slotwise or ray: log every request and refusal.")
@@ -78,6 +79,7 @@ def serve(
     from slotwise.server.lifecycle import stop as stop_server
     from slotwise.worker.environment.cores import available_cores
 
+    _check_seen(server, log_format, access_log, remember)
     project.enter()
     _set_watched(log_format, access_log, remember)
     overrides = overridden(set_)
@@ -148,6 +150,18 @@ def _set_watched(log_format: str | None, access_log: str | None, remember: int) 
 
     wanted = {VARIABLE: log_format, ACCESS_VARIABLE: access_log, REMEMBER_VARIABLE: str(remember) if remember else None}
     os.environ |= {name: value for name, value in wanted.items() if value}
+
+
+def _check_seen(server: str, log_format: str | None, access_log: str | None, remember: int) -> None:
+    """Raise SlotwiseError for an option that this server would not notice."""
+    from slotwise.errors import SlotwiseError
+
+    option = "--remember" if remember else "--access-log" if access_log else ""
+    if option and server not in ("slotwise", "ray"):
+        message = f"{option} is for --server slotwise or ray: {server} does not have it"
+        raise SlotwiseError(message, f"`slotwise gateway {option} {remember or access_log}` does it in front of {server}")
+    if log_format == "json" and server in ("torchserve", "mms"):
+        raise SlotwiseError(f"--log-format json is not for {server}, which writes its own logs", "leave it out")
 
 
 def _check_cluster(server: str, ray_address: str) -> None:

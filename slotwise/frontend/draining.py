@@ -13,6 +13,7 @@ from slotwise.frontend.frontend import Gateway
 from slotwise.frontend.handover import Handover
 from slotwise.frontend.http.handshakes import FrontConfig, FrontServer
 from slotwise.frontend.keeper import close_for_all
+from slotwise.frontend.listening import listen_on
 from slotwise.frontend.succession import Starting
 
 if TYPE_CHECKING:
@@ -86,8 +87,10 @@ class DrainingServer(FrontServer):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then call `is_up`."""
+        """Listen, then call `is_up`. Raises SlotwiseError where another program has a port by now."""
         self._loop = asyncio.get_running_loop()
+        for one in sockets or ():  # uvloop says nothing where it cannot
+            listen_on(one, self.config.backlog)
         if self.grpc:
             await self.grpc.bind()
         await super().startup(sockets)

@@ -26,6 +26,12 @@ def bound(listen: ListenAddress, taken_over: Sequence[socket.socket] = (), grpc_
     taken_over: sockets of the gateway whose place this one takes; those that nobody asks for are closed. grpc_port: its gRPC's.
     """
     ports = [port for port in (listen.port, listen.translation_port) if port >= 0]
+    if not ports:
+        raise SlotwiseError(
+            "the gateway has no port: --port and --translation-port are both below 0", "--port 0 takes a free one"
+        )
+    if ports[0] == ports[-1] > 0:
+        ports = ports[:1]  # the one is the other
     before = {one.getsockname()[:2]: one for one in taken_over}
     sockets = []
     for port in ports:
@@ -38,6 +44,15 @@ def bound(listen: ListenAddress, taken_over: Sequence[socket.socket] = (), grpc_
     return sockets
 
 
+def listen_on(one: socket.socket, backlog: int) -> None:
+    """Listen on a socket of `bound`. Raises SlotwiseError where another program, which had bound its port, too, was quicker."""
+    try:
+        one.listen(backlog)
+    except OSError as error:
+        host, port, *_ = one.getsockname()
+        raise _cannot_listen(host, port, error) from error
+
+
 def _numeric(host: str) -> str:
     """The host as a socket tells it."""
     try:
@@ -47,6 +62,8 @@ def _numeric(host: str) -> str:
 
 
 def _bind(host: str, port: int) -> socket.socket:
+    if not host:  # an empty variable of a script: the system would take it for every address
+        raise SlotwiseError("--host is empty", "127.0.0.1 is this machine alone, 0.0.0.0 lets other machines in")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -54,9 +71,12 @@ def _bind(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except (OSError, OverflowError) as error:
         listening.close()
-        raise SlotwiseError(
-            f"the gateway cannot listen on {host}:{port}: {error}",
-            "--port, --translation-port, --grpc-port name others",
-        ) from error
+        raise _cannot_listen(host, port, error) from error
     listening.set_inheritable(True)
     return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError | OverflowError) -> SlotwiseError:
+    return SlotwiseError(
+        f"the gateway cannot listen on {host}:{port}: {error}", "--port, --translation-port, --grpc-port name others"
+    )

@@ -131,7 +131,8 @@ class PreparedFront:
         self.gateway.observer = settings.watch.observer(settings.options.trusted_proxies, lambda: self.gateway.models)
         app = build_app(self.gateway, access.public, access.allowed_hosts(listen), self.own if access.tls_client_ca else "")
         self.config = http_config(app, self.gateway, access)
-        self.host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+        local = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+        self.host = f"[{local}]" if ":" in local else local
         self.url = f"{'https' if access.tls_cert else 'http'}://{self.host}:{sockets[0].getsockname()[1]}"
         self.certificate = str(access.tls_cert.resolve()) if access.tls_cert else ""
         self._grpc = _grpc_server(self.gateway, listen, access)

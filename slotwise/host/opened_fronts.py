@@ -40,6 +40,7 @@ LONGEST = 1 << 17
 MOST_SOCKETS = 8
 LOOK_S = 0.2
 MOVE_S = 60.0  # a gateway that is not up by then will not be
+NOT_UP = ("the gateway did not come up", "the server's log says why")
 LEAVE_S = 2.0  # for clients to leave at an answer, when the host ends
 
 
@@ -124,7 +125,9 @@ class OpenedFronts:
         await asyncio.wait((serving, waiting), return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         if not up.is_set():
-            link.send(json.dumps({"error": "the gateway did not come up", "hint": "the server's log says why"}).encode())
+            why = serving.exception()
+            said = (why.message, why.hint) if isinstance(why, SlotwiseError) else NOT_UP
+            link.send(json.dumps(dict(zip(("error", "hint"), said, strict=True))).encode())
         else:
             about = {key: getattr(front, key) for key in ("url", "own", "certificate", "grpc", "warning")}
             with contextlib.suppress(OSError):  # it has gone just now, which is heard below

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 
 from slotwise.errors import SlotwiseError
 
+GRPC_BELOW = 1010  # as far below the port of inference TorchServe has gRPC's
 FREE = range(20_000, 32_000)  # below the ports that outgoing connections take; MMS refuses any above 32 766
 
 
@@ -23,8 +24,18 @@ class Ports:
 
     @classmethod
     def at(cls, base: int) -> Ports:
-        """Inference at `base`, the others at TorchServe's usual distances. base 0: any free ones."""
-        return cls(base, base + 1, base + 2, base - 1010, base - 1009) if base else cls.free()
+        """Inference at `base`, the others at TorchServe's usual distances. base 0: any free ones.
+
+        Raises SlotwiseError for one that leaves gRPC no port.
+        """
+        if not base:
+            return cls.free()
+        if base <= GRPC_BELOW:
+            raise SlotwiseError(
+                f"--port {base} leaves no port for gRPC, which listens {GRPC_BELOW} below it",
+                f"--port {GRPC_BELOW + 1} is the lowest; --port 0 takes free ports",
+            )
+        return cls(base, base + 1, base + 2, base - GRPC_BELOW, base - GRPC_BELOW + 1)
 
     @classmethod
     def free(cls) -> Ports:

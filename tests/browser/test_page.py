@@ -17,7 +17,7 @@ from tests.frontend.live import StandInThread
 from .conftest import Site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.browser
 
@@ -93,6 +93,63 @@ def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path:
         page.locator("#summary", has_text="one.png: 7").wait_for()
         assert page.locator("#key-form").is_hidden()
         assert page.locator("#key").input_value() == ""
+
+
+def test_another_key_can_be_typed_in_peace(browser: Browser, tmp_path: Path) -> None:
+    file, home = tmp_path / "keys.json", tmp_path / "home"
+    home.mkdir()
+    key = keys.add(file, "person")
+    server = StandInThread(models={"digits": 1}, likely=True)
+    with server.front(home, "--keys", str(file)) as gateway, browser.new_context() as context:
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        page.goto(f"{gateway.url}/index.html")
+        page.get_by_role("button", name="Locked").wait_for()
+        for given, words in (("ключ", "This key is not known"), (key, "Ready")):  # no header takes the first
+            page.get_by_label("Key", exact=True).fill(given)
+            page.get_by_role("button", name="Unlock").click()
+            page.locator("#strip", has_text=words).wait_for()
+        page.get_by_role("button", name="Other key").click()
+        for _ in range(2):
+            page.wait_for_event("response", lambda answer: answer.url.endswith("/status"))
+        assert page.locator("#key-form").is_visible()
+        page.get_by_label("Key", exact=True).fill("wrong")
+        page.get_by_role("button", name="Unlock").click()
+        page.locator("#strip", has_text="This key is not known").wait_for()
+
+
+def test_a_file_that_cannot_be_read_is_not_the_gateways_fault(page: Page, pictures: list[str], tmp_path: Path) -> None:
+    gone = tmp_path / "gone.png"
+    gone.write_bytes(Path(pictures[0]).read_bytes())
+    page.select_option("#model", "digits")
+    page.evaluate("() => { picked.onchange = (event) => { window.chosen = [...event.target.files]; }; }")
+    page.set_input_files("#picked", str(gone))
+    gone.unlink()
+    page.evaluate(
+        """() => {
+          const held = new DataTransfer();
+          window.chosen.forEach((file) => held.items.add(file));
+          document.dispatchEvent(new DragEvent("drop", { dataTransfer: held }));
+        }"""
+    )
+    assert page.locator(".card .error").inner_text() == "the file cannot be read: it has changed, or is a folder"
+
+
+def test_models_that_could_not_be_asked_for_are_asked_for_again(browser: Browser, site: Site) -> None:
+    asked = list[str]()
+
+    def fail_once(route: Route) -> None:
+        asked.append(route.request.url)
+        if len(asked) == 2:  # the first is the strip's
+            route.fulfill(status=503, body="{}")
+        else:
+            route.continue_()
+
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.route("**/status", fail_once)
+        page.goto(f"{site.url}/index.html")
+        page.locator("#model:not([disabled])").wait_for(timeout=30_000)
 
 
 def test_several_files_get_an_answer_or_an_error_each(page: Page, pictures: list[str]) -> None:

@@ -24,7 +24,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend import process, serve
 from slotwise.frontend.frontend import GatewayOptions
 from slotwise.frontend.keeper import Kept
-from slotwise.frontend.listening import ListenAddress
+from slotwise.frontend.listening import ListenAddress, bound
 from slotwise.frontend.process import GatewayRecord
 from slotwise.frontend.succession import Starting
 from slotwise.profiles.ports import Ports
@@ -74,6 +74,48 @@ async def test_both_ports_answer_and_stop_ends_it(server: StandIn, tmp_path: Pat
 async def test_a_port_in_use_is_one_line(server: StandIn) -> None:
     with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{server.port}"):
         await start("--port", str(server.port))
+
+
+async def test_a_port_that_is_http_s_and_grpc_s_is_one_line(server: StandIn) -> None:
+    port = str(Ports.free().inference)
+    with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{port}"):
+        await start(*OPTIONS, "--port", port, "--grpc-port", port)
+
+
+async def test_of_two_that_have_bound_a_port_one_listens_and_the_other_says_that_it_cannot(server: StandIn) -> None:
+    at = ListenAddress(port=Ports.free().inference, translation_port=-1)
+    (ours,), (theirs,) = bound(at), bound(at)
+    theirs.listen()
+    up = list[bool]()
+    settings = serve.FrontSettings(at, GatewayOptions(), serve.Access())
+    backend = RemoteBackend(server_view("default"), 60)
+    front = serve.PreparedFront("default", backend, settings, [ours], lambda: up.append(True))
+    with pytest.raises(SlotwiseError, match=f"cannot listen on 127.0.0.1:{at.port}: "):
+        await front.server.serve(sockets=[ours])
+    assert not up
+    for one in (ours, theirs):
+        one.close()
+
+
+async def test_an_address_of_ipv6_stands_in_brackets(server: StandIn) -> None:
+    record = await start(*OPTIONS, "--host", "::1", "--grpc-port", "0")
+    assert record.url.startswith("http://[::1]:")
+    assert record.grpc.startswith("[::1]:")
+    assert (await predict(record)).status_code == 200
+
+
+def test_one_port_for_both_is_one_socket_and_none_is_refused() -> None:
+    port = Ports.free().inference
+    (only,) = bound(ListenAddress(port=port, translation_port=port))
+    assert only.getsockname() == ("127.0.0.1", port)
+    only.close()
+    with pytest.raises(SlotwiseError, match="no port"):
+        bound(ListenAddress(port=-1, translation_port=-1))
+
+
+def test_an_empty_host_opens_nothing_to_other_machines() -> None:
+    with pytest.raises(SlotwiseError, match="--host is empty"):
+        bound(ListenAddress("", 0, -1))
 
 
 async def in_flight(server: StandIn, record: GatewayRecord) -> asyncio.Task[httpx.Response]:

@@ -57,6 +57,13 @@ def test_ports_keep_torchserves_distances_and_free_ones_are_free() -> None:
     assert max(ports.__dict__.values()) < 32_767  # MMS knows no others
 
 
+@pytest.mark.parametrize("base", [1, 900, 1010])
+def test_a_port_too_low_for_grpcs_below_it_is_refused_by_its_own_number(base: int) -> None:
+    with pytest.raises(SlotwiseError, match=f"--port {base} leaves no port for gRPC"):
+        Ports.at(base)
+    assert Ports.at(1011).grpc_inference == 1
+
+
 def test_only_processes_that_carry_the_mark_are_of_a_server_and_all_of_them_end() -> None:
     one, other = (f"run-{uuid.uuid4().hex}" for _ in range(2))  # of this test alone: others may run beside it
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"

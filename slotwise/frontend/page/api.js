@@ -7,7 +7,7 @@ try { key = sessionStorage.getItem("key") ?? ""; } catch { /* a browser that kee
 export const hasKey = () => key !== "";
 
 export function useKey(given) {
-  key = given.trim();
+  key = given.trim().replaceAll(/[^ -~]/gu, "?"); // no header takes anything else, and no key has it
   try { sessionStorage.setItem("key", key); } catch { /* as above */ }
 }
 
@@ -63,6 +63,9 @@ async function inPieces(answer, said) {
   return { text, error: { code: 0, message: "the answer broke off" } };
 }
 
+// Whether a file is not what it was when it was chosen; a folder that was dropped never was one.
+const isUnread = (body) => body instanceof Blob && body.stream().getReader().read().then(() => false, () => true);
+
 // One request to a model. Never throws: a gateway that cannot be reached is an error like any other.
 // said(text): told what there is of an answer that comes in pieces; without it the answer comes whole.
 export async function ask(path, body, type, said = null) {
@@ -78,7 +81,8 @@ export async function ask(path, body, type, said = null) {
     }
     text = await answer.text();
   } catch {
-    return { ok: false, status: 0, error: "the gateway cannot be reached" };
+    const why = (await isUnread(body)) ? "the file cannot be read: it has changed, or is a folder" : "the gateway cannot be reached";
+    return { ok: false, status: 0, error: why };
   }
   let found = text;
   let shown = text;

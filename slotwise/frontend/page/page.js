@@ -215,11 +215,13 @@ function wireTheme() {
 
 function wireKey() {
   byId("lock").onclick = () => {
+    byId("key-form").dataset.wanted = "yes";
     byId("key-form").hidden = false;
     byId("key").focus();
   };
   byId("key-form").onsubmit = (event) => {
     event.preventDefault();
+    byId("key-form").dataset.wanted = "";
     api.useKey(byId("key").value);
     byId("key").value = "";
     document.dispatchEvent(new Event("key"));

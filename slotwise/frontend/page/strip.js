@@ -19,7 +19,7 @@ const sum = (models, key) => models.reduce((total, model) => total + model[key],
 function show(now, locked) {
   const [kind, words] = state(now, locked);
   byId("lock").hidden = !locked && !hasKey();
-  byId("key-form").hidden = !locked;
+  byId("key-form").hidden = !locked && !byId("key-form").dataset.wanted;
   byId("lock").textContent = locked ? "\u{1F512} Locked" : "\u{1F513} Other key";
   for (const link of document.querySelectorAll("nav a")) link.hidden = locked || hasKey();  // a link carries no key
   document.body.dataset.remembers = now?.remembers ? "yes" : "";
@@ -60,8 +60,9 @@ export function follow(changed) {
     show(now, locked);
     const names = now ? JSON.stringify(now.models.map((model) => model.name)) : known;
     if (names !== known) {
+      const before = known;
       known = names;
-      await changed();
+      await changed().catch(() => { known = before; }); // asked for again with the next look
     }
   }
   const tick = () => (document.hidden ? null : look());
