@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -157,6 +158,12 @@ def test_the_management_port_says_whether_a_model_is_ready(running: Deployment) 
 def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
     for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
         assert asked(running, path).json()["explain"] == said
+
+
+@pytest.mark.parametrize("rest", ["a b/c", "é", "日本/кот.jpg", "😀"])
+def test_the_rest_of_the_address_reaches_the_handler_in_any_script(running: Deployment, rest: str) -> None:
+    answer = asked(running, f"/predictions/echo/1.0/{quote(rest)}").json()
+    assert answer["path"] == rest
 
 
 def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: Deployment) -> None:
