@@ -55,6 +55,15 @@ def test_another_handler_than_the_archives_own_is_refused(running: Deployment) -
         assert running.call("DELETE", "/models/spare").status_code == 200
 
 
+@pytest.mark.parametrize("url", ["./spare.mar", "store/spare.mar", "/a/b/spare.mar", "spare.mar/"])
+def test_of_an_archives_path_its_name_counts(running: Deployment, url: str) -> None:
+    assert running.call("POST", "/models", url=url, **NO_WORKERS).status_code == 200
+    assert running.call("DELETE", "/models/spare").status_code == 200
+    for none in ("/", "/etc/passwd", "spare.mar/x"):
+        refused = running.call("POST", "/models", url=none, **NO_WORKERS)
+        assert (refused.status_code, refused.json()["message"]) == (404, f"Model not found at: {none}")
+
+
 def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
     running.call("POST", "/models", url="echo-2.mar", model_name="echo", **NO_WORKERS)
     try:
