@@ -15,7 +15,7 @@ from slotwise.worker import Headers, Request
 from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.intermediate import Intermediate
-from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.local_guard import LocalGuard, _answer
 from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
@@ -140,6 +140,14 @@ def test_theirs_finds_what_it_looks_for_within_torchserves_context(tmp_path: Pat
     assert vars(theirs.request_processor[0]).keys() <= vars(ours.request_processor[0]).keys()
     assert ours._system_properties["model_dir"] == ours.system_properties["model_dir"] == str(tmp_path)
     assert ours._request_processor[0].get_request_property("a") == "b"
+
+
+def test_a_header_that_is_set_in_two_spellings_is_sent_once() -> None:
+    slot = StandInSlot({})
+    for name, value in (("content-type", "text/csv"), ("X-A", "1"), ("x-b", "3"), ("x-a", "2")):
+        slot.add_response_property(name, value)
+    answer = _answer(slot, b"")
+    assert (answer.content_type, dict(answer.headers)) == ("text/csv", {"x-a": "2", "x-b": "3"})
 
 
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
