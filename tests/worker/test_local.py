@@ -157,3 +157,17 @@ def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
         metrics.add_metric("odd", value)
     metrics.add_counter("count", 3)
     assert [number[:2] for number in metrics.values] == [["time", 2000.0], ["count", 3.0]]
+
+
+def test_of_a_strangers_sizes_the_last_one_holds_and_a_type_that_is_named_holds() -> None:
+    metrics = StandInMetrics()
+    metrics.add_size("mb", 5)
+    metrics.add_size("gb", 5, None, "GB")
+    metrics.add_size("sum", 5, metric_type="counter")
+    metrics.add_metric("now", 5, "rows", None, [], "gauge")
+    metrics.add_metric_to_cache("cached", "rows", ["Level"], "gauge").add_or_update(5, ["Model"])
+    metrics.add_time("total", 5, metric_type="counter")
+    metrics.add_metric("rows", 5, "rows")
+    assert {name: unit for name, _, unit, _ in metrics.values} == {
+        **{"mb": "MB", "gb": "GB", "sum": "", "now": "rows", "cached": "rows", "total": "", "rows": ""}
+    }
