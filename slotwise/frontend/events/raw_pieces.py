@@ -18,14 +18,11 @@ from slotwise.frontend.inference_request import InferenceRequest
 def opens_for_all(client: EventClient | None, piece_timeout_s: Callable[[InferenceRequest], float]) -> Opened:
     """What opens everybody's stream: events for who asks for them, else the pieces as they are.
 
-    Who accepts nothing but events gets a whole answer, too, where the model gives no other: TorchServe reads no Accept.
     piece_timeout_s(request): how long each may take; 0: its model answers whole.
     """
 
     def opened(request: InferenceRequest, headers: RawHeaders) -> PieceStream | None:
         events = EventStream.asked(request, headers, client)
-        if events is not None:
-            events.needed = False
         if events is not None or client is None:
             return events
         timeout_s = piece_timeout_s(request)
