@@ -99,11 +99,11 @@ class DeployedArchives:
     def _stored(self, archive: str) -> Path:
         if not archive:
             raise ApiError(404, "ModelNotFoundException", "empty url")
-        if ".." in archive or "/" in archive:
-            kind = "Relative path is not allowed in url" if ".." in archive else "Model not found at"
-            raise ApiError(404, "ModelNotFoundException", f"{kind}: {archive:.200}")
-        path = self.store / archive
-        if not path.exists():
+        if ".." in archive:
+            raise ApiError(404, "ModelNotFoundException", f"Relative path is not allowed in url: {archive:.200}")
+        name = archive.rstrip("/").rpartition("/")[2]  # as there: `store/echo.mar` is echo.mar of the store
+        path = self.store / name
+        if not name or not path.exists():
             raise ApiError(404, "ModelNotFoundException", f"Model not found at: {archive:.200}")
         return path
 

@@ -147,11 +147,16 @@ class DropInForward(Forward):
         request = super().request(scope)
         named = scope["path_params"]
         told = [(name, named[name]) for name in ("url_path", "explain") if name in named]
-        added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in told]
+        added = [(name.encode(), value.encode("utf-8", "replace")) for name, value in told]
         scope["headers"] = [header for header in scope["headers"] if header[0] not in (b"url_path", b"explain")] + added
         if "url_path" in named:
             scope[QUERY], scope["query_string"] = scope["query_string"], b""  # there it reaches no handler
         return request
+
+    async def prepare(self, request: InferenceRequest) -> None:
+        """See Forward; the rest of the path may be in any script, and a header is read as Latin-1."""
+        if rest := request.headers.get("url_path"):
+            request.headers["url_path"] = rest.encode("latin-1").decode("utf-8")
 
 
 def without_slash(scope: Scope) -> Scope:

@@ -69,7 +69,7 @@ KEYS: dict[str, KnownKey] = {
     "keystore_type": KnownKey("refused", KEYSTORE),
     "decode_input_request": KnownKey("used", "whether text and JSON are decoded for other tools' handlers; never for ours"),
     "ts_open_inference_protocol": KnownKey(
-        "no meaning", "V1 and V2 are always there on HTTP; another tool's handler gets their bodies as they are"
+        "no meaning", "V1 and V2 are always there on HTTP, not by gRPC; another tool's handler gets their bodies as they are"
     ),
     "ts_header_key_sequence_id": KnownKey("used", "the header with a sequence's id; handlers are told"),
     "ts_header_key_sequence_start": KnownKey("used", "the header that begins one"),

@@ -222,7 +222,7 @@ def test_one_that_is_called_step_by_step_is_for_our_own_host(tmp_path: Path, han
 
 
 def test_a_config_that_asks_for_nothing_of_that_kind_is_fine(tmp_path: Path) -> None:
-    config = "minWorkers: 1\ncontinuousBatching: false\nhandler:\n  sequenceBatching: true\n"
+    config = "minWorkers: 1\ncontinuousBatching: false\nparallelType: ''\nhandler:\n  sequenceBatching: true\n"
     guard(torch_archive(tmp_path, FUNCTION, {"model-config.yaml": config}, config_file="model-config.yaml"))
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -52,6 +53,15 @@ def test_another_handler_than_the_archives_own_is_refused(running: Deployment) -
     for own in ("echo", "echo.py", "echo:handle", ""):
         assert running.call("POST", "/models", url="spare.mar", handler=own, **NO_WORKERS).status_code == 200
         assert running.call("DELETE", "/models/spare").status_code == 200
+
+
+@pytest.mark.parametrize("url", ["./spare.mar", "store/spare.mar", "/a/b/spare.mar", "spare.mar/"])
+def test_of_an_archives_path_its_name_counts(running: Deployment, url: str) -> None:
+    assert running.call("POST", "/models", url=url, **NO_WORKERS).status_code == 200
+    assert running.call("DELETE", "/models/spare").status_code == 200
+    for none in ("/", "/etc/passwd", "spare.mar/x"):
+        refused = running.call("POST", "/models", url=none, **NO_WORKERS)
+        assert (refused.status_code, refused.json()["message"]) == (404, f"Model not found at: {none}")
 
 
 def test_the_version_to_scale_may_be_a_parameter(running: Deployment) -> None:
@@ -157,6 +167,12 @@ def test_the_management_port_says_whether_a_model_is_ready(running: Deployment) 
 def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
     for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
         assert asked(running, path).json()["explain"] == said
+
+
+@pytest.mark.parametrize("rest", ["a b/c", "é", "日本/кот.jpg", "😀"])
+def test_the_rest_of_the_address_reaches_the_handler_in_any_script(running: Deployment, rest: str) -> None:
+    answer = asked(running, f"/predictions/echo/1.0/{quote(rest)}").json()
+    assert answer["path"] == rest
 
 
 def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: Deployment) -> None:

@@ -13,7 +13,7 @@ from slotwise.drop_in.inference_api import names_of
 from slotwise.frontend.admission.large_work import LARGE_BYTES
 from slotwise.frontend.http.access import LONGEST_MODEL_PATH, model_names
 from slotwise.frontend.http.direct import head_of
-from slotwise.frontend.http.request_head import KEPT_BYTES, _known
+from slotwise.frontend.http.request_head import KEPT_BYTES, _known, read_head
 from slotwise.frontend.replies import ClientReply
 from slotwise.host.model_versions import ModelVersions
 
@@ -50,6 +50,11 @@ async def test_a_long_head_is_not_kept(connect: Connect) -> None:
     writer.write(head + b"\r\nx-long: " + b"y" * KEPT_BYTES + b"\r\n\r\n" + body)
     assert (await answer(reader))[0] == 200
     assert _known.cache_info().currsize == kept
+
+
+def test_blanks_around_a_value_are_none_of_it() -> None:
+    head = read_head(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type:  application/json \t\r\nX-A: a  b \r\nX-B:  \r\n\r\n")
+    assert head.headers[1:] == [(b"content-type", b"application/json"), (b"x-a", b"a  b"), (b"x-b", b"")]
 
 
 @pytest.mark.parametrize("value", [b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b", b"a\x7f"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slotwise.frontend.admission.form_fields import sent_as
 from slotwise.worker.guard import local_guard
 from slotwise.worker.hosts import forms, reading
 from slotwise.worker.hosts.forms import RepeatedParts
@@ -112,11 +113,24 @@ def test_its_field_body_is_the_body(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"\x89PNG=1", b'{"a": "b=c"}', b"the fish was tasty", b"a: b=c", b"name=\n1", b"20", b"a+b&c"]
+    "body",
+    [b"\x89PNG=1", b'{"a": "b=c"}', b"the fish was tasty", b"a: b=c", b"name=\n1", b"[a]=1", b"20", b"a+b&c"],
 )
 def test_what_curl_sends_as_a_form_and_is_none_is_the_body(body: bytes) -> None:
     parsed = reading.parsed(received(body, URL_FORM, top="3"))
     assert (parsed.body, dict(parsed.query), parsed.refused, parsed.unclear) == (body, {"top": "3"}, None, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        (b"ids[]=1&ids[]=2", {"ids[]": b"2"}),
+        (b"user[name]=a&user[age]=3", {"user[name]": b"a", "user[age]": b"3"}),
+    ],
+)
+def test_a_forms_names_may_have_brackets(body: bytes, fields: dict[str, bytes]) -> None:
+    assert local_guard._row(Request(body, Headers({"content-type": URL_FORM}), "id")) == fields
+    assert sent_as(URL_FORM, body, 10) == URL_FORM
 
 
 @pytest.mark.parametrize(

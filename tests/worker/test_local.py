@@ -15,7 +15,7 @@ from slotwise.worker import Headers, Request
 from slotwise.worker.guard.bare import Bare
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.intermediate import Intermediate
-from slotwise.worker.guard.local_guard import LocalGuard
+from slotwise.worker.guard.local_guard import LocalGuard, _answer
 from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
@@ -142,6 +142,14 @@ def test_theirs_finds_what_it_looks_for_within_torchserves_context(tmp_path: Pat
     assert ours._request_processor[0].get_request_property("a") == "b"
 
 
+def test_a_header_that_is_set_in_two_spellings_is_sent_once() -> None:
+    slot = StandInSlot({})
+    for name, value in (("content-type", "text/csv"), ("X-A", "1"), ("x-b", "3"), ("x-a", "2")):
+        slot.add_response_property(name, value)
+    answer = _answer(slot, b"")
+    assert (answer.content_type, dict(answer.headers)) == ("text/csv", {"x-a": "2", "x-b": "3"})
+
+
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
     metrics = StandInMetrics()
     metrics.add_metric("time", 2, "s")
@@ -149,3 +157,17 @@ def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
         metrics.add_metric("odd", value)
     metrics.add_counter("count", 3)
     assert [number[:2] for number in metrics.values] == [["time", 2000.0], ["count", 3.0]]
+
+
+def test_of_a_strangers_sizes_the_last_one_holds_and_a_type_that_is_named_holds() -> None:
+    metrics = StandInMetrics()
+    metrics.add_size("mb", 5)
+    metrics.add_size("gb", 5, None, "GB")
+    metrics.add_size("sum", 5, metric_type="counter")
+    metrics.add_metric("now", 5, "rows", None, [], "gauge")
+    metrics.add_metric_to_cache("cached", "rows", ["Level"], "gauge").add_or_update(5, ["Model"])
+    metrics.add_time("total", 5, metric_type="counter")
+    metrics.add_metric("rows", 5, "rows")
+    assert {name: unit for name, _, unit, _ in metrics.values} == {
+        **{"mb": "MB", "gb": "GB", "sum": "", "now": "rows", "cached": "rows", "total": "", "rows": ""}
+    }

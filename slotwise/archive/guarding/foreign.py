@@ -180,7 +180,7 @@ def _configured(source: zipfile.ZipFile, manifest: dict[str, Any]) -> dict[str, 
     """The keys of CONFIGURED that its model-config.yaml sets, and what each says; what cannot be read may say anything."""
     config = _config(source, manifest)
     if config is not None:
-        set_to = {key: config.get(key) for key in CONFIGURED}
+        set_to = {key: config.get(key) or None for key in CONFIGURED}
     elif importlib.util.find_spec("yaml") is not None:
         return {UNREADABLE: UNREADABLE}
     else:  # every mention of a key counts, wherever it is

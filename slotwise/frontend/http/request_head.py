@@ -115,7 +115,7 @@ def _read(head: bytes) -> RequestHead:
         raw_path,
         url.query or b"",
         version,
-        _one_encoding(lines.headers),
+        _one_encoding([(name, value.rstrip(b" \t")) for name, value in lines.headers]),  # blanks around a value are none of it
         _body(version, lines.headers),
         version != "1.0" and lines.keep_alive,
         version != "1.0" and any(name == b"expect" and value.lower() == b"100-continue" for name, value in lines.headers),

@@ -122,7 +122,9 @@ def _row(request: Request) -> dict[str, Any]:
 
 
 def _answer(slot: StandInSlot, body: Any) -> Answer:
-    headers = dict(slot.get_response_headers())
+    told = slot.get_response_headers()
+    last = {name.lower(): name for name in told}  # set twice, in two spellings: the later one holds, as on TorchServe
+    headers = {name: told[name] for name in last.values()}
     status = slot.get_response_status_code()
     try:
         return Answer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)

@@ -9,17 +9,19 @@ from slotwise.worker.guard.held_metrics import HeldMetrics
 
 UNITS = {"ms": ("ms", 1.0), "s": ("ms", 1000.0), "percent": ("%", 1.0), "%": ("%", 1.0)}
 MOST_VALUES = 1000  # kept until the host takes them
+MOST_LETTERS = 40  # of a unit
+COUNTER, GAUGE = "counter", "gauge"  # TorchServe's MetricTypes by their values; of all but a counter the last value holds
 
 
 class NamedStandIn:
     """One metric by its name."""
 
-    def __init__(self, metrics: StandInMetrics, name: str, unit: str) -> None:
-        self.metrics, self.name, self.unit = metrics, name, unit
+    def __init__(self, metrics: StandInMetrics, name: str, unit: str, metric_type: Any = None) -> None:
+        self.metrics, self.name, self.unit, self.type = metrics, name, unit, metric_type
 
     def add_or_update(self, value: Any, *dimensions: Any, **named: Any) -> None:
         """Add one number."""
-        self.metrics.add_metric(self.name, value, self.unit)
+        self.metrics.add_metric(self.name, value, self.unit, metric_type=self.type)
 
     update = add_or_update
 
@@ -32,15 +34,20 @@ class StandInMetrics(HeldMetrics):
         self.request_ids: dict[int, Any] = {}
         self.before = 0
 
-    def add_metric(self, name: str, value: Any, unit: str = "", *more: Any, **named: Any) -> None:
-        """Add one number; one that is none is left out."""
-        unit, factor = UNITS.get(str(unit).lower(), ("", 1.0))
+    def add_metric(self, name: str, value: Any, unit: str = "", *more: Any, metric_type: Any = None, **named: Any) -> None:
+        """Add one number; one that is none is left out. metric_type: None: its unit says whether it is a count."""
+        shown, factor = UNITS.get(str(unit).lower(), ("", 1.0))
+        if metric_type is None and len(more) > 2:  # behind idx and dimensions
+            metric_type = more[2]
+        if metric_type is not None:
+            counts = getattr(metric_type, "value", metric_type) == COUNTER
+            shown = "" if counts else shown or str(unit)[:MOST_LETTERS] or "value"
         try:
             number = float(value) * factor
         except (TypeError, ValueError, OverflowError):
             return
         if math.isfinite(number):
-            self.take(str(name), number, unit)
+            self.take(str(name), number, shown)
 
     def take(self, name: str, number: float, unit: str) -> None:
         """Keep one number for the host."""
@@ -53,26 +60,28 @@ class StandInMetrics(HeldMetrics):
 
     def add_time(self, name: str, value: Any, idx: Any = None, unit: str = "ms", *more: Any, **named: Any) -> None:
         """Add a time."""
-        self.add_metric(name, value, unit)
+        self.add_metric(name, value, unit, idx, *more, **named)
 
-    def add_size(self, name: str, value: Any, *more: Any, **named: Any) -> None:
-        """Add a size."""
-        self.add_metric(name, value)
+    def add_size(self, name: str, value: Any, idx: Any = None, unit: str = "MB", *more: Any, **named: Any) -> None:
+        """Add a size, of which the last one holds."""
+        self.add_metric(name, value, unit, idx, *more, **{"metric_type": None if len(more) > 1 else GAUGE, **named})
 
     def add_percent(self, name: str, value: Any, *more: Any, **named: Any) -> None:
         """Add a share."""
-        self.add_metric(name, value, "percent")
+        self.add_metric(name, value, "percent", *more, **named)
 
     def add_error(self, name: str, value: Any, *more: Any, **named: Any) -> None:
         """An error is a text, no number."""
 
-    def get_metric(self, metric_name: str, *more: Any, **named: Any) -> NamedStandIn:
+    def get_metric(self, metric_name: str, metric_type: Any = None, **named: Any) -> NamedStandIn:
         """The metric of that name."""
-        return NamedStandIn(self, metric_name, "")
+        return NamedStandIn(self, metric_name, "", metric_type)
 
-    def add_metric_to_cache(self, metric_name: str, unit: str = "", *more: Any, **named: Any) -> NamedStandIn:
+    def add_metric_to_cache(
+        self, metric_name: str, unit: str = "", dimension_names: Any = None, metric_type: Any = None, **named: Any
+    ) -> NamedStandIn:
         """The metric of that name and unit."""
-        return NamedStandIn(self, metric_name, unit)
+        return NamedStandIn(self, metric_name, unit, metric_type)
 
     def begin(self, raw: Any, ids: dict[int, Any]) -> None:
         """An attempt begins."""

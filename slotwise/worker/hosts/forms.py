@@ -20,7 +20,7 @@ MAX_PART_HEAD = 8192  # bytes of one part's own headers
 PIECE_BYTES = 64 * 1024  # that are looked at in one go
 _OF_URL_FORM = bytes(range(0x30, 0x3A)) + bytes(range(0x41, 0x5B)) + bytes(range(0x61, 0x7B)) + b"%+&=*._-"
 _TEXT = bytes(range(0x20, 0x7F)) + bytes(range(0x80, 0x100))
-_NAMED = re.compile(rb"[\w.*%+-]{1,256}=").match
+_NAMED = re.compile(rb"[\w.*%+-]{1,256}(?:\[[\w.*%+-]{0,256}\]){0,8}=").match
 
 
 class RepeatedParts(list[Any]):
@@ -57,7 +57,7 @@ def _by_name(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def is_url_form(body: bytes) -> bool:
     """Whether a body that is said to be urlencoded is a form: curl says so of every file that it sends.
 
-    It is as it should be; or as people type it (`curl -d 'data=[1, 2]'`): a name, and a line of text.
+    It is as it should be; or as people type it (`curl -d 'data=[1, 2]'`, `-d 'ids[]=1'`): a name, and a line of text.
     """
     if b"=" not in body:  # `curl -d 20`: no server finds a field in it
         return False
