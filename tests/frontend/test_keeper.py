@@ -93,7 +93,7 @@ def test_a_full_disk_is_no_reason_to_start_nothing_again(monkeypatch: pytest.Mon
 
 
 STRUCK_AT_THE_FORK = """
-import os, signal, sys
+import os, signal, sys, time
 from slotwise import interrupts
 from slotwise.frontend.keeper import keep
 
@@ -102,7 +102,8 @@ os.register_at_fork(**{sys.argv[1]: lambda: os.kill(os.getpid(), signal.SIGINT)}
 try:
     with interrupts.let_through():
         keep([], lambda pid: True)
-        signal.pause()
+        while True:  # a signal that comes just before `pause` would not end it
+            time.sleep(0.01)
 except KeyboardInterrupt:
     os.write(2, b"stopped\\n")
     os._exit(130)
