@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -33,6 +34,12 @@ pytest_plugins = ["tests.support.groups", "tests.support.seed", "tests.support.u
 def pytest_sessionstart() -> None:
     """Where C code ends a process of tests, pytest says where: a front within would say it to what is captured, and lost."""
     faulthandler.enable = lambda *_, **__: None  # type: ignore[assignment]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported and collected by now stays: each look for garbage among it would take a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

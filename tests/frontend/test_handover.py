@@ -27,7 +27,8 @@ from .standin import StandIn
 from .test_grpc import client_of
 
 pytestmark = pytest.mark.anyio
-OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--timeout-s", "20", "--max-queued", "1000"]
+PATIENCE_S = 180  # of a request that is in flight while the second one starts, which takes a busy machine long
+OPTIONS = ["--translation-port", "-1", "--drain-delay-s", "0", "--timeout-s", str(PATIENCE_S), "--max-queued", "1000"]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def port_of(record: GatewayRecord) -> str:
 
 async def status_of(url: str, key: str = "") -> int:
     """What one prediction is answered with, on a connection of its own."""
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
         headers = {"authorization": f"Bearer {key}"} if key else {}
         return (await client.post(f"{url}/predictions/digits", content=b"x", headers=headers)).status_code
 
@@ -65,7 +66,7 @@ async def ask(record: GatewayRecord, stop: asyncio.Event, *, keep: bool) -> list
     """One client: its answers' statuses, until it is told to stop. keep: on connections that stay open."""
     statuses: list[int] = []
     limits = httpx.Limits(max_keepalive_connections=None if keep else 0)
-    async with httpx.AsyncClient(timeout=60, limits=limits, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, limits=limits, trust_env=False) as client:
         while not stop.is_set():
             statuses.append((await client.post(f"{record.url}/predictions/digits", content=b"x")).status_code)
     return statuses
@@ -104,8 +105,8 @@ async def test_what_is_in_flight_is_answered_and_what_is_idle_may_still_ask(serv
     server.gate = asyncio.Event()
     kept = httpx.Limits(keepalive_expiry=60)  # a busy machine takes longer to start the second one than httpx keeps connections
     async with (
-        httpx.AsyncClient(timeout=60, trust_env=False) as busy,
-        httpx.AsyncClient(timeout=60, trust_env=False, limits=kept) as idle,
+        httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as busy,
+        httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False, limits=kept) as idle,
     ):
         assert (await idle.get(f"{first.url}/ready")).status_code == 200
         asked = asyncio.create_task(busy.post(f"{first.url}/predictions/digits", content=b"x"))
@@ -126,7 +127,7 @@ async def test_what_is_in_flight_is_answered_and_what_is_idle_may_still_ask(serv
 async def test_whoever_stops_the_new_one_waits_for_the_old_one(server: StandIn) -> None:
     first = await start("--port", "0")
     server.gate = asyncio.Event()
-    async with httpx.AsyncClient(timeout=60, trust_env=False) as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S, trust_env=False) as client:
         asked = asyncio.create_task(client.post(f"{first.url}/predictions/digits", content=b"x"))
         while not server.seen:
             await asyncio.sleep(0.01)
@@ -220,7 +221,7 @@ async def test_an_option_that_would_be_ignored_is_an_error(server: StandIn, tmp_
     started = await detached(*OPTIONS, "--port", "0", "--no-hedge")
     assert started.returncode == 0, started.stderr
     url = json.loads(started.stdout)["url"]
-    for same in ([], ["--no-hedge"], ["--timeout-s", "20.0", "--port", "0"]):
+    for same in ([], ["--no-hedge"], ["--timeout-s", f"{PATIENCE_S}.0", "--port", "0"]):
         again = await detached(*same)
         assert (again.returncode, again.stdout) == (0, started.stdout), again.stderr
     ignored = ["--keys", str(tmp_path / "keys.json"), "--public", "metrics", "--hedge", "--no-hedge"]
