@@ -94,9 +94,13 @@ class RayHost:
         others = [one for one in self.versions[model.name] if one.version != model.version]
         self._deploy([model, *others])
 
-    def describe(self, model: HostedModel) -> Observation:
-        """What Serve's controller says of the deployment, joined with what its replicas reported."""
-        details, (reports, failures) = self._observed()
+    def describe(self, model: HostedModel, facts: Mapping[str, Mapping[str, Any]] | None = None) -> Observation:
+        """What Serve's controller says of the deployment, joined with what its replicas reported.
+
+        facts: of those that the front hears; the actor that they reported to forgets it when it is started again.
+        """
+        details, (reported, failures) = self._observed()
+        reports = {**(facts or {}), **reported}
         application = details.get("applications", {}).get(model.name, {})
         deployment = application.get("deployments", {}).get(model.id, {})
         workers = tuple(_worker(replica, reports) for replica in deployment.get("replicas", []))
