@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 
 from slotwise.archive.local_model import LocalAnswer
+from slotwise.host.on_ray import server as on_ray
 from slotwise.server.ray import archives as ray_archives
+from slotwise.server.ray import cluster as ray_cluster
 from slotwise.server.ray import replica as ray_replica
 from slotwise.server.ray.server import RayHost
 
@@ -63,6 +66,24 @@ def test_what_is_kept_of_replicas_does_not_grow(tmp_path: Path) -> None:
     assert failures == {"m_1": ["1997", "1998", "1999"], "m_2": ["once"]}
     archives.forget("m_1")
     assert archives.reports()[1] == {"m_2": ["once"]}
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_a_ray_without_a_part_that_it_never_starts_again_ends_its_server(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    dead = [("log_monitor", None)]
+    monkeypatch.setattr(ray_replica.ray._private.worker, "_global_node", SimpleNamespace(dead_processes=lambda: dead))
+    monkeypatch.setattr(on_ray, "LOOK_S", 0.01)
+
+    async def ends() -> list[bool]:
+        ended = asyncio.Event()
+        watching = asyncio.create_task(on_ray.end_with(ray_cluster.ended_part, ended))
+        await asyncio.sleep(0.1)
+        before = ended.is_set()
+        dead.append((part, None))
+        await asyncio.wait_for(watching, 10)
+        return [before, ended.is_set()]
+
+    assert asyncio.run(ends()) == [False, True]
 
 
 def test_what_a_connected_replica_says_of_itself_is_known_when_the_actor_that_kept_it_has_forgotten_it() -> None:

@@ -22,6 +22,7 @@ ADDRESS_FILE = "ray_address"
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
 PROXY_S = NODE_S = 300.0
 REACH_S = 10.0
+NEEDED = ("gcs_server", "raylet")  # Ray starts neither of them again
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
@@ -86,6 +87,15 @@ def start(record: ServerRecord) -> str:
     _link_logs(record, Path(context.address_info["session_dir"]))
     _start_serve(record)
     return address
+
+
+def ended_part() -> str:
+    """A process that a Ray of our own cannot go on without, and that has ended; "" where none has."""
+    from ray._private import worker  # noqa: PLC0415  it reads the environment
+
+    node = worker._global_node
+    ended = {kind for kind, _ in node.dead_processes()} if node is not None else set()
+    return next((kind for kind in NEEDED if kind in ended), "")
 
 
 def _reached(cluster: str) -> str:
