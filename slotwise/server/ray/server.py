@@ -83,7 +83,7 @@ class RayHost:
     def scale(self, model: HostedModel) -> None:
         """Deploy with another number of replicas; nothing is restarted."""
         before = next(one for one in self.versions[model.name] if one.version == model.version)
-        if model.profile.max_replicas and model.max_workers and before.max_workers:
+        if model.profile.max_replicas and model.min_workers and before.min_workers:
             between = f"{model.profile.min_replicas} and {model.profile.max_replicas}"
             message = f"Ray scales {model.name} by itself, between {between} replicas: change min_replicas and max_replicas"
             raise ApiError(409, "ConflictStatusException", message)
@@ -123,7 +123,7 @@ class RayHost:
     def _deploy(self, versions: list[HostedModel]) -> None:
         """Deploy a model's application with these versions, the default one first."""
         name = versions[0].name
-        served = [one for one in versions if one.max_workers]
+        served = [one for one in versions if one.min_workers]
         if not served:
             self.serve.delete(name)
         else:
