@@ -49,7 +49,7 @@ class RayHost:
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
         self.token_digest = bearer.digest(tokens["inference"])
-        self.keeper_name = f"slotwise-{record.run_id}"
+        self.keeper_name = ray_cluster.keeper_name(record.run_id)
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
         self._details: tuple[float, Any, Any] = (float("-inf"), {}, ({}, {}))
