@@ -38,6 +38,7 @@ LEAST_PINGS = 3  # in vain: a machine that was asleep has asked only once
 MODELS_EVERY_S = 10.0
 MANAGEMENT_S = 10.0
 KILL_AFTER_S = 1.0
+OF_OURS = ("slotwise", "ray", "triton")  # hosts, whose process is ours
 AGAIN_S = 30.0  # after a start that failed
 GONE_S = 45.0  # without any server of that name, as between the two of `slotwise apply`, the watch ends
 ENDING_S = 60.0
@@ -79,8 +80,8 @@ class Watchdog:
         return is_wanted(self.record)
 
     def _dead(self) -> bool:
-        """Whether it is our own host, and its process is gone: no time makes it answer again."""
-        return self.record.kind == "slotwise" and not self.record.alive()
+        """Whether it is a host of ours, and its process is gone: no time makes it answer again."""
+        return self.record.kind in OF_OURS and not self.record.alive()
 
     def _read_models(self) -> None:
         from slotwise.client.management import ManagementClient  # noqa: PLC0415  heavy, and not wanted for a ping

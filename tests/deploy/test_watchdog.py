@@ -26,7 +26,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.profiles.ports import Ports
 from slotwise.profiles.profile import load_profile
 from slotwise.server import default_versions
-from slotwise.server.record import ServerRecord
+from slotwise.server.record import Kind, ServerRecord
 from tests.support.records import server_record
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -114,9 +114,10 @@ def test_one_that_never_answered_is_still_starting(record: ServerRecord) -> None
     assert not any(looks(Watchdog(gone(record), 10, Clock()), 50))
 
 
-def test_a_host_that_dies_before_it_was_asked_was_up_all_the_same(record: ServerRecord) -> None:
+@pytest.mark.parametrize("kind", ["slotwise", "ray", "triton"])
+def test_a_host_that_dies_before_it_was_asked_was_up_all_the_same(record: ServerRecord, kind: Kind) -> None:
     """`serve --detach` has seen that, and a moment later it is gone."""
-    host = gone(dataclasses.replace(record, kind="slotwise", pid=2**22 + 1, started=1.0))
+    host = gone(dataclasses.replace(record, kind=kind, pid=2**22 + 1, started=1.0))
     host.save()
     assert not any(looks(Watchdog(host, 10, Clock()), 5))
     assert looks(Watchdog(host, 10, Clock(), was_up=True), 1) == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import uuid
@@ -101,6 +102,24 @@ def test_a_cluster_is_joined_and_left_as_it_was(cluster: Cluster, archives: Path
         assert processes_of(record.run_id) == []
         assert not Path("/tmp", f"slotwise-{record.run_id}").exists()
     assert nodes <= {process.pid for process in processes_of(cluster.run)}
+
+
+def test_a_server_that_died_is_started_again_on_its_cluster(cluster: Cluster, archives: Path) -> None:
+    dead = joined(cluster.address, archives)
+    with ManagementClient(dead) as management:
+        management.register("quick.mar", initial_workers=1)
+        management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
+    os.kill(dead.pid, signal.SIGKILL)
+    stop(dead)
+    record = joined(cluster.address, archives)  # what the dead one has left is taken away
+    try:
+        assert not Path("/tmp", f"slotwise-{dead.run_id}").exists()
+        with ManagementClient(record) as management, InferenceClient(record) as inference:
+            management.register("quick.mar", initial_workers=1)
+            management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
+            assert inference.predict("quick", b"4").json() == {"answer": 9.0}
+    finally:
+        stop(record)
 
 
 def test_a_wrong_token_is_one_line(cluster: Cluster, archives: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,7 +106,7 @@ def test_what_was_scaled_to_0_on_an_autoscaling_profile_comes_back_and_a_failed_
     profile = load_profile("cpu", {"max_replicas": "4"}, {}, cores=0)
 
     def version(number: str, workers: int) -> Any:
-        return SimpleNamespace(name="m", version=number, profile=profile, max_workers=workers)
+        return SimpleNamespace(name="m", version=number, profile=profile, min_workers=workers, max_workers=workers)
 
     host.versions = {"m": [version("1", 1), version("2", 1)]}
     host._deploy = lambda versions: host.versions.update(m=versions)
@@ -123,6 +123,14 @@ def test_what_was_scaled_to_0_on_an_autoscaling_profile_comes_back_and_a_failed_
     with pytest.raises(ConnectionError):
         host.unregister(version("2", 1))
     assert [one.version for one in host.versions["m"]] == ["1"]
+
+
+def test_no_replica_at_least_is_none_at_all_whatever_the_most_is() -> None:
+    host: Any = RayHost.__new__(RayHost)
+    deleted = list[str]()
+    host.serve, host.versions = SimpleNamespace(delete=deleted.append), {}
+    host._deploy([SimpleNamespace(name="m", version="1", min_workers=0, max_workers=1)])
+    assert deleted == ["m"]
 
 
 def test_replicas_are_workers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +12,11 @@ import pytest
 pytest.importorskip("ray", reason="Ray is not installed: scripts/setup.sh full")
 
 from slotwise.archive.local_model import LocalAnswer
+from slotwise.host.on_ray import server as on_ray
 from slotwise.server.ray import archives as ray_archives
+from slotwise.server.ray import cluster as ray_cluster
 from slotwise.server.ray import replica as ray_replica
+from slotwise.server.ray.server import RayHost
 
 
 def test_a_name_that_is_a_time_and_a_count_is_what_it_was_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +66,31 @@ def test_what_is_kept_of_replicas_does_not_grow(tmp_path: Path) -> None:
     assert failures == {"m_1": ["1997", "1998", "1999"], "m_2": ["once"]}
     archives.forget("m_1")
     assert archives.reports()[1] == {"m_2": ["once"]}
+
+
+@pytest.mark.parametrize("part", ["gcs_server", "raylet"])
+def test_a_ray_without_a_part_that_it_never_starts_again_ends_its_server(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    dead = [("log_monitor", None)]
+    monkeypatch.setattr(ray_replica.ray._private.worker, "_global_node", SimpleNamespace(dead_processes=lambda: dead))
+    monkeypatch.setattr(on_ray, "LOOK_S", 0.01)
+
+    async def ends() -> list[bool]:
+        ended = asyncio.Event()
+        watching = asyncio.create_task(on_ray.end_with(ray_cluster.ended_part, ended))
+        await asyncio.sleep(0.1)
+        before = ended.is_set()
+        dead.append((part, None))
+        await asyncio.wait_for(watching, 10)
+        return [before, ended.is_set()]
+
+    assert asyncio.run(ends()) == [False, True]
+
+
+def test_what_a_connected_replica_says_of_itself_is_known_when_the_actor_that_kept_it_has_forgotten_it() -> None:
+    host: Any = RayHost.__new__(RayHost)
+    replica = {"replica_id": "r1", "pid": 7, "state": "RUNNING", "node_ip": "127.0.0.1"}
+    details = {"applications": {"m": {"deployments": {"m@1.0": {"replicas": [replica]}}}}}
+    model: Any = SimpleNamespace(name="m", id="m@1.0")
+    host._observed = lambda: (details, ({}, {}))
+    (worker,) = host.describe(model, {"r1": {"engine": "numpy", "pid": 2**22 + 1}}).workers
+    assert (worker.status, worker.pid, worker.got) == ("READY", 2**22 + 1, {"engine": "numpy"})

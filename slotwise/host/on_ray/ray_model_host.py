@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -99,7 +99,12 @@ class RayModelHost:
 
     def describe(self, model: HostedModel) -> Observation:
         """What Ray says of its replicas; one is READY once it is connected here, too."""
-        seen = self.ray.describe(model)
+
+        async def facts() -> dict[str, Mapping[str, Any]]:
+            served = self.loaded.find(model.name, model.version)
+            return {link.name: {**link.got, "version": model.version} for link in served.links if link.got}
+
+        seen = self.ray.describe(model, self._run(facts()))
 
         async def mine() -> Observation:
             served = self.loaded.find(model.name, model.version)

@@ -8,12 +8,16 @@ Requests go from here straight to the replicas; Ray's own proxy is not started.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
+
+import psutil
 
 from slotwise.backends.management.bearer import Tokens
 from slotwise.backends.management.models import ModelTable
@@ -26,6 +30,7 @@ from slotwise.host.opened_fronts import OpenedFronts
 from slotwise.host.server import front, live_models, loop_factory
 from slotwise.profiles import memory
 from slotwise.server import default_versions, supervisor
+from slotwise.server.ray import cluster as ray_cluster
 from slotwise.server.ray.server import RayHost
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 10.0  # for what is in hand when it ends; Ray has to end, too, within CLOSE_S
 AGAIN_S = 5.0  # before it is said again where replicas come
+LOOK_S = 1.0  # how often Ray's own processes are looked after
 
 log = logging.getLogger("slotwise.host")
 
@@ -65,12 +71,43 @@ async def serve(record: ServerRecord) -> None:
             supervisor.management_api(models, record, tokens),
         ):
             await asyncio.to_thread(ray.hear_at, address)
-            again = asyncio.create_task(say_again(lambda: ray.hear_at(address, AGAIN_S), AGAIN_S))
+            beside = [
+                asyncio.create_task(say_again(lambda: ray.hear_at(address, AGAIN_S), AGAIN_S)),
+                asyncio.create_task(end_with(ray_cluster.ended_part, ended)),
+            ]
             await ended.wait()
-            again.cancel()
+            for task in beside:
+                task.cancel()
     finally:
         telling.cancel()
-        await asyncio.wait_for(asyncio.to_thread(host.close), supervisor.CLOSE_S)
+        await closed(host.close)
+
+
+async def closed(close: Callable[[], None], patience_s: float = supervisor.CLOSE_S) -> None:
+    """Close it, in a thread of its own: all others may wait for a Ray that does not answer any more.
+
+    Where a part of Ray has ended, this process ends then, whatever still waits, with all that it has started.
+    """
+    part, started = ray_cluster.ended_part(), psutil.Process().children(recursive=True)
+    closing = asyncio.get_running_loop().run_in_executor(ThreadPoolExecutor(1), close)
+    done, _ = await asyncio.wait({closing}, timeout=patience_s)
+    if part:
+        for process in started:  # Ray's agents, whose parent has ended, would keep its port for a while
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        logging.shutdown()
+        os._exit(1)
+    if not done:
+        raise TimeoutError("Ray does not end")
+    closing.result()
+
+
+async def end_with(ended_part: Callable[[], str], ended: asyncio.Event) -> None:
+    """End this server once a part of Ray has ended: nothing is placed or replaced without it, and no call comes back."""
+    while not (part := ended_part()):
+        await asyncio.sleep(LOOK_S)
+    log.error("Ray's %s has ended by itself, and is never started again: this server ends, too", part)
+    ended.set()
 
 
 async def say_again(say: Callable[[], None], every_s: float) -> None:

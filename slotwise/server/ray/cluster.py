@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
 LOOPBACK = "127.0.0.1"
 TOKEN_FILE = "ray_token"
 ADDRESS_FILE = "ray_address"
+SERVE_FILE = "ray_serve"  # which Serve this server has started, and its actor for archives
 STORE_BYTES = 512 << 20  # bodies over 100 KB pass through it
 NODE_S = 300.0
 REACH_S = 10.0
+NEEDED = ("gcs_server", "raylet")  # Ray starts neither of them again
 # Ray gives up after these; a busy machine may need longer. Its processes are to be no nicer than others.
 PATIENCE = {
     "RAY_worker_register_timeout_seconds": "300",
@@ -86,6 +89,15 @@ def start(record: ServerRecord) -> str:
     return address
 
 
+def ended_part() -> str:
+    """A process that a Ray of our own cannot go on without, and that has ended; "" where none has."""
+    from ray._private import worker  # noqa: PLC0415  it reads the environment
+
+    node = worker._global_node
+    ended = {kind for kind, _ in node.dead_processes()} if node is not None else set()
+    return next((kind for kind in NEEDED if kind in ended), "")
+
+
 def _reached(cluster: str) -> str:
     """HOST:PORT of a cluster that takes connections and our token: with ray.init either would take long to fail.
 
@@ -138,11 +150,7 @@ def _start_serve(record: ServerRecord) -> None:
     import ray  # noqa: PLC0415  it reads the environment
     from ray import serve  # noqa: PLC0415
 
-    try:
-        ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")
-    except ValueError:
-        pass
-    else:
+    if (there := _serve_there()) and not _take_away(record, there):
         raise SlotwiseError(
             "Serve runs on this cluster already, with HTTP options of its own",
             "deploy k8s/ray there, or serve from a cluster without applications (`serve shutdown`)",
@@ -154,6 +162,41 @@ def _start_serve(record: ServerRecord) -> None:
         )
     except (RuntimeError, TimeoutError, ray.exceptions.RayError) as error:
         raise SlotwiseError(f"Ray Serve did not start: {first_line(error)}", f"see {record.state_dir / 'logs'}") from error
+    (record.state_dir / SERVE_FILE).write_text(f"{_serve_there()} {keeper_name(record.run_id)}", "ascii")
+
+
+def keeper_name(run_id: str) -> str:
+    """The name of the actor that keeps this run's archives."""
+    return f"slotwise-{run_id}"
+
+
+def _serve_there() -> str:
+    """The id of the Serve that runs on this cluster; "" where there is none."""
+    import ray  # noqa: PLC0415  it reads the environment
+
+    try:
+        return str(ray.get_actor("SERVE_CONTROLLER_ACTOR", namespace="serve")._actor_id.hex())
+    except ValueError:
+        return ""
+
+
+def _take_away(record: ServerRecord, serve_there: str) -> bool:
+    """Take away what an earlier run of this server, which died, has left on a cluster; False where that Serve is another's."""
+    import ray  # noqa: PLC0415  it reads the environment
+    from ray import serve  # noqa: PLC0415
+
+    try:
+        known, keeper = (record.state_dir / SERVE_FILE).read_text("ascii").split()
+    except (OSError, ValueError):
+        return False
+    if known != serve_there:
+        return False
+    serve.shutdown()
+    with contextlib.suppress(ValueError, ray.exceptions.RayError):
+        actor = ray.get_actor(keeper, namespace="slotwise")
+        ray.get(actor.clear.remote(), timeout=REACH_S)
+        ray.kill(actor)
+    return True
 
 
 def _plain(record: ServerRecord, error: Exception) -> SlotwiseError:

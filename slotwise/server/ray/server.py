@@ -47,7 +47,7 @@ class RayHost:
         from slotwise.server.ray import replica as ray_replica  # noqa: PLC0415
 
         self.ray, self.serve, self.archives, self.replica = ray, serve, ray_archives, ray_replica
-        self.keeper_name = f"slotwise-{record.run_id}"
+        self.keeper_name = ray_cluster.keeper_name(record.run_id)
         self.keeper = ray_archives.keep_archives(self.keeper_name, self._archive_folder())
         self.versions: dict[str, list[HostedModel]] = {}  # a model's, the default one first
         self._details: tuple[float, Any, Any] = (float("-inf"), {}, ({}, {}))
@@ -81,7 +81,7 @@ class RayHost:
     def scale(self, model: HostedModel) -> None:
         """Deploy with another number of replicas; nothing is restarted."""
         before = next(one for one in self.versions[model.name] if one.version == model.version)
-        if model.profile.max_replicas and model.max_workers and before.max_workers:
+        if model.profile.max_replicas and model.min_workers and before.min_workers:
             between = f"{model.profile.min_replicas} and {model.profile.max_replicas}"
             message = f"Ray scales {model.name} by itself, between {between} replicas: change min_replicas and max_replicas"
             raise ApiError(409, "ConflictStatusException", message)
@@ -92,9 +92,13 @@ class RayHost:
         others = [one for one in self.versions[model.name] if one.version != model.version]
         self._deploy([model, *others])
 
-    def describe(self, model: HostedModel) -> Observation:
-        """What Serve's controller says of the deployment, joined with what its replicas reported."""
-        details, (reports, failures) = self._observed()
+    def describe(self, model: HostedModel, facts: Mapping[str, Mapping[str, Any]] | None = None) -> Observation:
+        """What Serve's controller says of the deployment, joined with what its replicas reported.
+
+        facts: of those that the front hears; the actor that they reported to forgets it when it is started again.
+        """
+        details, (reported, failures) = self._observed()
+        reports = {**(facts or {}), **reported}
         application = details.get("applications", {}).get(model.name, {})
         deployment = application.get("deployments", {}).get(model.id, {})
         workers = tuple(_worker(replica, reports) for replica in deployment.get("replicas", []))
@@ -117,7 +121,7 @@ class RayHost:
     def _deploy(self, versions: list[HostedModel]) -> None:
         """Deploy a model's application with these versions, the default one first."""
         name = versions[0].name
-        served = [one for one in versions if one.max_workers]
+        served = [one for one in versions if one.min_workers]
         if not served:
             self.serve.delete(name)
         else:
