@@ -14,7 +14,8 @@ from slotwise.worker.familiar import sources, telling_names, values
 from slotwise.worker.familiar.values import MISSING
 
 METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
-HOOKS = ("read", "decode", "collate", "predict", "encode", "respond")  # of a BatchHandler, in this order
+FIRST, LAST = ("cost", "read", "decode"), ("encode", "response_headers", "respond")
+HOOKS = (*FIRST, "groups", "collate", "predict", *LAST)  # of a BatchHandler, in this order
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
 
 

@@ -1,0 +1,63 @@
+"""What a hook of a BatchHandler leaves for a later one goes to no other request, in whatever hook and by whatever name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from slotwise.worker import BatchHandler, Cost, Headers, Settings
+from tests.worker.toy import Doubler, ask, begin
+
+
+class Numbers(Doubler):
+    """A body is a JSON list of numbers, each of which is a row."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(number) for number in json.loads(body)]
+
+
+class CostParses(Numbers):
+    def cost(self, body: bytes, headers: Headers) -> Cost:
+        self.parsed = json.loads(body)
+        return Cost(0.1, 1000)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(number) for number in self.parsed]
+
+
+class GroupsNote(Numbers):
+    def groups(self, items: Any) -> list[list[int]]:
+        self.last = float(items[-1])
+        return super().groups(items)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.last]
+
+
+class HeadersTell(Numbers):
+    def predict(self, inputs: Any) -> Any:
+        self.last = float(inputs[-1])
+        return super().predict(inputs)
+
+    def response_headers(self) -> dict[str, str]:
+        return {"x-last": str(self.last)}
+
+
+def said(kind: type[BatchHandler], *bodies: Any) -> list[Any]:
+    """What one batch of these is answered with, and the header of ours."""
+    answers = ask(begin(kind(), Settings(batch_size=8, proof_s=0, decode_threads=2)), bodies)
+    return [(answer.code, answer.value, answer.headers.get("x-last")) for answer in answers]
+
+
+@pytest.mark.parametrize("kind", [CostParses, GroupsNote, HeadersTell])
+def test_what_a_hook_leaves_for_a_later_one_is_of_its_own_request(
+    kind: type[BatchHandler], caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [[7], [1], [300], [5], [7]]
+    together = said(kind, *bodies)
+    assert together == [said(kind, body)[0] for body in bodies]
+    assert [code for code, *_ in together] == [200] * 5
+    assert "so requests run one after the other" in caplog.text
