@@ -46,13 +46,42 @@ class HeadersTell(Numbers):
         return {"x-last": str(self.last)}
 
 
+class SetsByName(Numbers):
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        rows = super().decode(body, headers)
+        for name, value in (("first", rows[0]), ("last", rows[-1])):
+            setattr(self, name, float(value))
+        return rows
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.last]  # type: ignore[attr-defined]
+
+
+class SetsInItsDict(SetsByName):
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        rows = Numbers.decode(self, body, headers)
+        self.__dict__.update(last=float(rows[-1]))
+        return rows
+
+
+class SetsInItsVariables(SetsByName):
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        rows = Numbers.decode(self, body, headers)
+        own = vars(self)
+        own["last"] = float(rows[-1])
+        return rows
+
+
+KINDS = [CostParses, GroupsNote, HeadersTell, SetsByName, SetsInItsDict, SetsInItsVariables]
+
+
 def said(kind: type[BatchHandler], *bodies: Any) -> list[Any]:
     """What one batch of these is answered with, and the header of ours."""
     answers = ask(begin(kind(), Settings(batch_size=8, proof_s=0, decode_threads=2)), bodies)
     return [(answer.code, answer.value, answer.headers.get("x-last")) for answer in answers]
 
 
-@pytest.mark.parametrize("kind", [CostParses, GroupsNote, HeadersTell])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_a_hook_leaves_for_a_later_one_is_of_its_own_request(
     kind: type[BatchHandler], caplog: pytest.LogCaptureFixture
 ) -> None:

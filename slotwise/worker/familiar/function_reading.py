@@ -12,7 +12,7 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, telling_names, values
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Follower, Uses
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, MADE, METHODS, SELF, Follower, Uses
 from slotwise.worker.familiar.values import MISSING
 
 
@@ -107,6 +107,8 @@ class FunctionReading(Uses):
                 return {_text(node.args[1:2]) or ANYTHING}
             if func.id in ("type", "cast"):
                 return given
+            if func.id == "vars" and SELF in given:
+                return {ANYTHING, MADE}
             if func.id in self.own:  # a lambda, say
                 return self.known.get(func.id, set()) - {SELF}
             if func.id not in self.outer and not hasattr(builtins, func.id):  # a function within this one
@@ -146,7 +148,7 @@ class FunctionReading(Uses):
             )
         if SELF not in of:
             return of
-        own = {"__class__": {SELF}, "__dict__": {ANYTHING}}.get(attr)
+        own = {"__class__": {SELF}, "__dict__": {ANYTHING, MADE}}.get(attr)
         if own is None:
             own = {attr} | self.reading.returned(self.reading.methods(attr), SELF) - {ARGUMENT, SELF}
         return of - {SELF} | own
@@ -225,7 +227,7 @@ class FunctionReading(Uses):
             if called == "getattr":
                 self.reading.read(name)
             if called != "getattr" or name == ANYTHING:
-                self.reading.change([name], rebound=True)
+                self.reading.change([name, MADE] if called != "getattr" and name == ANYTHING else [name], rebound=True)
         elif called in telling_names.CHANGE_FIRST and given:
             self.reading.change(self.roots(given[0]))
         filled = [one.value for one in node.keywords if one.arg == "out"]

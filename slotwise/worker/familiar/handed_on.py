@@ -17,7 +17,7 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Effects
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, MADE, METHODS, SELF, Effects
 from slotwise.worker.familiar.values import MISSING
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     for i, first in enumerate(methods):
         for later in methods[i + 1 :]:
             changed, read = effects[first].changed, effects[later].read
-            both = changed if ANYTHING in read else changed & (read | {ANYTHING}) if read else set()
+            both = changed if ANYTHING in read else changed & (read | {ANYTHING, MADE}) if read else set()
             found |= both if any(map(values.is_name, both)) else changed if both else set()
     return set(filter(values.is_name, found))
 

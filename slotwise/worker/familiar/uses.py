@@ -17,6 +17,7 @@ METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a 
 FIRST, LAST = ("cost", "read", "decode"), ("encode", "response_headers", "respond")
 HOOKS = (*FIRST, "groups", "collate", "predict", *LAST)  # of a BatchHandler, in this order
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
+MADE = "a_name_that_is_made"  # in the place of an attribute that setattr, vars or __dict__ set
 
 
 @dataclass
