@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from email.message import Message
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,7 +74,22 @@ class SetsInItsVariables(SetsByName):
         return rows
 
 
-KINDS = [CostParses, GroupsNote, HeadersTell, SetsByName, SetsInItsDict, SetsInItsVariables]
+class TellsALibrarysObject(Numbers):
+    """It has an object whose class is nobody's but a library's."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.message = Message()
+        return super().load(model_dir, settings)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.message.set_payload(body.decode())
+        return super().decode(body, headers)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.message.get_payload()]
+
+
+KINDS = [CostParses, GroupsNote, HeadersTell, SetsByName, SetsInItsDict, SetsInItsVariables, TellsALibrarysObject]
 
 
 def said(kind: type[BatchHandler], *bodies: Any) -> list[Any]:

@@ -211,10 +211,10 @@ class FunctionReading(Uses):
         """What a call changes by its name, and what it is given."""
         func, given = node.func, [*node.args, *(one.value for one in node.keywords)]
         called = sources.name_of_call(func)
-        if isinstance(func, ast.Attribute) and (
-            called in telling_names.MUTATORS or (called.endswith("_") and not called.endswith("__"))
-        ):
+        if isinstance(func, ast.Attribute) and telling_names.says_that_it_changes(called):
             of = set() if self._is_module(func.value) else self.roots(func.value)
+            if called.startswith(telling_names.SAYING):  # what a method of an author's object does is read
+                of = {name for name in of if name == SELF or self.kind(func.value, name) != "own"}
             if SELF in of and any(True for _ in self.reading.methods(called)):
                 of = of - {SELF}
             self.reading.change(of, rebound=True)

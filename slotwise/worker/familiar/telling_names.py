@@ -6,7 +6,8 @@ BY_METHOD = """append appendleft add clear discard extend extendleft fill insert
     popleft push put put_nowait get_nowait remove resize reverse rotate seek set setdefault setfield sort subtract truncate
     update write writelines symmetric_difference_update difference_update writerow move_to_end read readline send throw
     reset crop seed manual_seed register_forward_hook register_forward_pre_hook enable_truncation no_truncation
-    enable_padding no_padding register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
+    enable_padding no_padding register_buffer load_state_dict fit fit_transform partial_fit load_adapter load_lora_weights
+    paste __setitem__ __delitem__ __setattr__ __iadd__"""
 BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
     insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
 GIVING_PARTS = """get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach to cpu cuda float double
@@ -39,4 +40,10 @@ COUNT = frozenset(COUNTING.split())  # methods of arrays and tensors that give n
 NUMBERS = frozenset(OF_NUMBERS.split())  # functions of arrays and tensors that give new ones, and change nothing
 LOG = frozenset(LOGGING.split())  # methods that write what they are given
 START = frozenset(STARTING.split())  # functions that call what they are given, at any time
+SAYING = ("set_", "add_", "del_", "clear_", "update_", "enable_", "disable_")  # how other such methods' names begin
 SETTING = tuple(CHANGING.split())  # how methods of trusted objects begin that change these
+
+
+def says_that_it_changes(method: str) -> bool:
+    """Whether a method's name says that it changes what it is of."""
+    return method in MUTATORS or method.startswith(SAYING) or (method.endswith("_") and not method.endswith("__"))
