@@ -6,8 +6,7 @@ BY_METHOD = """append appendleft add clear discard extend extendleft fill insert
     popleft push put put_nowait get_nowait remove resize reverse rotate seek set setdefault setfield sort subtract truncate
     update write writelines symmetric_difference_update difference_update writerow move_to_end read readline send throw
     reset crop seed manual_seed register_forward_hook register_forward_pre_hook enable_truncation no_truncation
-    enable_padding no_padding register_buffer load_state_dict fit fit_transform partial_fit load_adapter load_lora_weights
-    paste __setitem__ __delitem__ __setattr__ __iadd__"""
+    enable_padding no_padding register_buffer load_state_dict __setitem__ __delitem__ __setattr__ __iadd__"""
 BY_FUNCTION = """next setattr delattr copyto heappush heappop heapify heappushpop heapreplace shuffle insort insort_left
     insort_right setitem delitem iadd place put putmask fill_diagonal put_along_axis"""
 GIVING_PARTS = """get setdefault values items pop view reshape numpy ravel squeeze unsqueeze detach to cpu cuda float double
@@ -25,6 +24,7 @@ OF_NUMBERS = """where matmul mm bmm dot normalize einsum tensor array stack cat 
     cosine_similarity cdist multiply add subtract divide isin allclose equal sum mean"""
 FILLING_THIRD = "add subtract multiply divide matmul dot"
 STARTING = "submit map Thread Process partial Timer run apply apply_async call_soon register"
+TELLING = "set_ add_ del_ clear_ update_ enable_ disable_ fit partial_fit load_adapter load_lora paste"
 LOGGING = "debug info warning error exception critical log"
 CHANGING = "add_ set_ train fit partial_fit register enable_ disable_ push reset save load del_ clear_ update_ init_ open close"
 
@@ -40,7 +40,7 @@ COUNT = frozenset(COUNTING.split())  # methods of arrays and tensors that give n
 NUMBERS = frozenset(OF_NUMBERS.split())  # functions of arrays and tensors that give new ones, and change nothing
 LOG = frozenset(LOGGING.split())  # methods that write what they are given
 START = frozenset(STARTING.split())  # functions that call what they are given, at any time
-SAYING = ("set_", "add_", "del_", "clear_", "update_", "enable_", "disable_")  # how other such methods' names begin
+SAYING = tuple(TELLING.split())  # how names of other such methods begin
 SETTING = tuple(CHANGING.split())  # how methods of trusted objects begin that change these
 
 
