@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -107,3 +109,83 @@ def test_what_a_hook_leaves_for_a_later_one_is_of_its_own_request(
     assert together == [said(kind, body)[0] for body in bodies]
     assert [code for code, *_ in together] == [200] * 5
     assert "so requests run one after the other" in caplog.text
+
+
+class KeepsItsRow(Numbers):
+    """What `decode` reads stands on the handler until it is whole."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.rows: list[Any] = []
+        for number in json.loads(body):
+            time.sleep(0.002)
+            self.rows.append(np.float32(number))
+        return self.rows
+
+
+class FillsOneArray(Numbers):
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.numbers = np.zeros(3, np.float32)
+        return lambda inputs: inputs.sum(axis=1)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.numbers[:] = json.loads(body)
+        time.sleep(0.002)
+        return [self.numbers]
+
+
+class Reader:
+    def __init__(self) -> None:
+        self.read: list[float] = []
+
+    def numbers(self, body: bytes) -> list[float]:
+        self.read.clear()
+        for number in json.loads(body):
+            time.sleep(0.002)
+            self.read.append(number)
+        return list(self.read)
+
+
+class HasAReader(Numbers):
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.reader = Reader()
+        return super().load(model_dir, settings)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(number) for number in self.reader.numbers(body)]
+
+
+@pytest.mark.parametrize("kind", [KeepsItsRow, FillsOneArray, HasAReader])
+def test_what_decode_keeps_while_it_reads_is_of_one_request(kind: type[BatchHandler], caplog: pytest.LogCaptureFixture) -> None:
+    bodies = [[number, number + 1, 2 * number] for number in range(8)]
+    for _ in range(4):
+        assert said(kind, *bodies) == [said(kind, body)[0] for body in bodies]
+    assert "requests are read one after the other" in caplog.text
+    assert "so requests run one after the other" not in caplog.text
+
+
+class TakesLong(Numbers):
+    """It leaves its last number, and is told to take longer for it than a batch may."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.left = threading.Event()
+        return super().load(model_dir, settings)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        rows = super().decode(body, headers)
+        if rows[0] < 0:
+            time.sleep(0.5)
+        self.last = float(rows[-1])
+        if rows[0] < 0:
+            self.left.set()
+        return rows
+
+    def encode(self, output: Any, item: Any) -> Any:
+        self.left.wait(1)
+        return [float(output), self.last]
+
+
+def test_who_is_read_for_too_long_leaves_nothing_for_those_that_come_next() -> None:
+    handler = begin(TakesLong(), Settings(batch_size=4, proof_s=0, response_timeout_s=1.2, decode_threads=2))
+    answers = ask(handler, [[-1], [7], [8]])
+    assert [answer.code for answer in answers] == [503] * 3
+    assert handler.pipeline.dead

@@ -17,7 +17,7 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, MADE, METHODS, SELF, Effects
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, FIRST, HOOKS, MADE, METHODS, SELF, Effects
 from slotwise.worker.familiar.values import MISSING
 
 logger = logging.getLogger(__name__)
@@ -90,7 +90,21 @@ def look_at_what_is_kept(
     if names := handed_on(effects).difference(known):
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
+    own = _for_itself([effects[name] for name in FIRST if name in effects]).difference(known)
+    if own and not names:
+        what = "requests are read one after the other, for `decode` keeps what it reads in %s: keep it in its variables"
+        logger.warning(what, ", ".join(sorted(own)))
+    if own or names:
+        handler._read_one_at_a_time()
     return bool(names)
+
+
+def _for_itself(effects: Sequence[Effects]) -> set[str]:
+    """What methods change that run in several threads, and read: another thread may change it in between."""
+    found = set[str]()
+    for one in effects:
+        found |= one.changed if ANYTHING in one.read else one.changed & (one.read | ({MADE} if one.read else set()))
+    return set(filter(values.is_name, found))
 
 
 def seen_by_others(handler: Any, ours: type, method: str) -> set[str]:

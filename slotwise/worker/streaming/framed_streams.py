@@ -101,7 +101,9 @@ class FramedStreams:
                 return []
             self.decoding.remove(came.id)
             came.sent = tuple(self.sent.pop(came.id, ()))
-            return self.desk.take(came)
+            taken = self.desk.take(came)
+            self.pipeline.look_who_reads(came.batch)
+            return taken
         if came.kind == frames.SENT:
             self.sent.setdefault(came.id, []).append(came.body)
         elif came.kind == frames.REQUEST:
