@@ -189,3 +189,42 @@ def test_who_is_read_for_too_long_leaves_nothing_for_those_that_come_next() -> N
     answers = ask(handler, [[-1], [7], [8]])
     assert [answer.code for answer in answers] == [503] * 3
     assert handler.pipeline.dead
+
+
+class CutsTexts(Numbers):
+    """It has a tokenizer of transformers, which keeps how it was told to cut a text."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+        words = tokenizers.models.WordLevel({"a": 0, "[PAD]": 1}, unk_token="a")
+        self.tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer(words), pad_token="[PAD]")
+        self.most = 8
+        return lambda inputs: inputs
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [np.float32(len(self.tokenizer("a", truncation=True, max_length=self.most)["input_ids"]))]
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), self.tokenizer.decode([0])]
+
+
+class CutsAsItIsTold(CutsTexts):
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        most = json.loads(body)
+        return [np.float32(len(self.tokenizer("a", truncation=True, max_length=most)["input_ids"]))]
+
+
+class CutsInTwoWays(CutsTexts):
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        question = self.tokenizer("a", truncation=True, max_length=2)["input_ids"]
+        return [np.float32(len(question) + len(self.tokenizer.encode("a", padding="max_length", max_length=3)))]
+
+
+@pytest.mark.parametrize(("kind", "one_at_a_time"), [(CutsTexts, False), (CutsAsItIsTold, True), (CutsInTwoWays, True)])
+def test_a_tokenizer_that_is_told_how_to_cut_reads_one_request_at_a_time(
+    kind: type[CutsTexts], one_at_a_time: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = begin(kind(), Settings(batch_size=8, proof_s=0, decode_threads=2))
+    assert [answer.code for answer in ask(handler, [4, 8])] == [200, 200]
+    assert ("requests are read one after the other" in caplog.text) == one_at_a_time
+    assert "so requests run one after the other" not in caplog.text

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from slotwise.worker.familiar import process_wide, sources, telling_names, values
+from slotwise.worker.familiar import process_wide, sources, telling_names, tokenizers_told, values
 from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, MADE, METHODS, SELF, Follower, Uses
 from slotwise.worker.familiar.values import MISSING
 
@@ -220,6 +220,8 @@ class FunctionReading(Uses):
             self.reading.change(of, rebound=True)
         if shared := process_wide.together(node, called, self.at, self._given):
             self.reading.effects.changed.add(shared)
+        if how := tokenizers_told.told(node, {name for name in self.own if SELF not in self.known.get(name, ())}):
+            self._note_options(func, how)
         if called in ("globals", "locals", "vars") and (called != "vars" or not given):
             self.reading.change([ANYTHING], rebound=True)
         if called in ("setattr", "delattr", "getattr") and given and SELF in self.roots(given[0]):
@@ -245,6 +247,13 @@ class FunctionReading(Uses):
                 self.reading.effects.read.add(ANYTHING)
         if self._is_followed(func):
             self.reading.passed_on |= passed - {SELF, ARGUMENT}
+
+    def _note_options(self, func: ast.AST, how: str) -> None:
+        """A tokenizer is told how to cut a text: two ways of it are in each other's way."""
+        if any(map(values.is_trusted, map(self.reading.value, self.roots(func)))):
+            self.reading.told_how.add(how)
+            if tokenizers_told.VARIES in self.reading.told_how or len(self.reading.told_how) > 1:
+                self.reading.effects.changed.add(tokenizers_told.TOLD)
 
     def _is_followed(self, func: ast.AST) -> bool:
         """Whether this is a function of the author's, or may be."""

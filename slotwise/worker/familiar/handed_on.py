@@ -17,6 +17,7 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
+from slotwise.worker.familiar.tokenizers_told import TOLD
 from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, FIRST, HOOKS, MADE, METHODS, SELF, Effects
 from slotwise.worker.familiar.values import MISSING
 
@@ -103,7 +104,7 @@ def _for_itself(effects: Sequence[Effects]) -> set[str]:
     """What methods change that run in several threads, and read: another thread may change it in between."""
     found = set[str]()
     for one in effects:
-        found |= one.changed if ANYTHING in one.read else one.changed & (one.read | ({MADE} if one.read else set()))
+        found |= one.changed if ANYTHING in one.read else one.changed & (one.read | {TOLD} | ({MADE} if one.read else set()))
     return set(filter(values.is_name, found))
 
 
@@ -141,7 +142,7 @@ class FollowedMethods:
         self.owner, self.kinds, self.told = owner, kinds, told
         self.known = {id(owner): Effects()} if known is None else known
         self.effects, self.followed, self.returning = Effects(), set[tuple[FunctionType, str]](), set[FunctionType]()
-        self.passed_on, self.changes_arguments = set[str](), False
+        self.passed_on, self.told_how, self.changes_arguments = set[str](), set[str](), False
 
     def of(self, names: Iterable[str]) -> Effects:
         """The effects of these methods."""

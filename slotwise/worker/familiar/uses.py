@@ -35,7 +35,7 @@ class Effects:
 class Follower(Protocol):
     """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes.
 
-    told: only what the source says is changed counts.
+    told: only what the source says is changed counts. told_how: in which ways tokenizers are told to cut texts.
     """
 
     told: bool
@@ -43,6 +43,7 @@ class Follower(Protocol):
     kinds: Sequence[type]
     effects: Effects
     passed_on: set[str]
+    told_how: set[str]
 
     def change(self, names: Iterable[str], *, rebound: bool = False, perhaps: bool = False) -> None:
         """These are changed."""
