@@ -111,6 +111,31 @@ def test_what_a_hook_leaves_for_a_later_one_is_of_its_own_request(
     assert "so requests run one after the other" in caplog.text
 
 
+class CollateMarks(Numbers):
+    """What `collate` leaves, `predict` reads of the same rows."""
+
+    def collate(self, items: list[Any]) -> Any:
+        self.negative = np.array([item < 0 for item in items])
+        return super().collate(items)
+
+    def predict(self, inputs: Any) -> Any:
+        return np.where(self.negative, 0, 2 * inputs)
+
+
+class CollateCounts(CollateMarks):
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), len(self.negative)]
+
+
+@pytest.mark.parametrize(("kind", "one_by_one"), [(CollateMarks, False), (CollateCounts, True)])
+def test_what_collate_leaves_for_predict_is_of_the_rows_that_both_are_called_for(
+    kind: type[BatchHandler], one_by_one: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    bodies = [[7], [-1], [2, -3], [5]]
+    assert said(kind, *bodies) == [said(kind, body)[0] for body in bodies]
+    assert ("so requests run one after the other" in caplog.text) == one_by_one
+
+
 class KeepsItsRow(Numbers):
     """What `decode` reads stands on the handler until it is whole."""
 

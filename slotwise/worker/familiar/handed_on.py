@@ -68,6 +68,8 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     found |= set().union(*(effects[one].changed for one in methods if one in MODELS)) & {process_wide.GENERATOR}
     for i, first in enumerate(methods):
         for later in methods[i + 1 :]:
+            if (first, later) == ("collate", "predict"):  # which is called at once, for the same rows
+                continue
             changed, read = effects[first].changed, effects[later].read
             both = changed if ANYTHING in read else changed & (read | {ANYTHING, MADE}) if read else set()
             found |= both if any(map(values.is_name, both)) else changed if both else set()
