@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, Refusal
-from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
+from slotwise.worker.batch import NOBODY_WAITS, NOT_ENCODED, NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
@@ -234,7 +234,7 @@ class Pipeline:
         if self.first_batches:
             self.first_batches.begin(due)
         self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
-        if self.apart:
+        if self.apart or self.handler.max_rows == 1:  # what the model leaves on the handler is of this row only until the next
             for row in due:
                 row.result = row.error or self.hooks.encode(row, batch.requests[row.slot], last=False)
         if self.first_batches:
@@ -258,7 +258,7 @@ class Pipeline:
             slot.unencoded -= 1
             if row.error is None and budget.over(budget.encode_until):
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
-            if row.error is not None or not self.apart:
+            if row.error is not None or row.result is NOT_ENCODED:
                 row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
                 self._answer(slot, shared.with_slot(row.slot, slot.request.headers.get(REQUEST_ID, "")), budget)

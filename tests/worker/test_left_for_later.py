@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import threading
 import time
@@ -134,6 +135,33 @@ def test_what_collate_leaves_for_predict_is_of_the_rows_that_both_are_called_for
     bodies = [[7], [-1], [2, -3], [5]]
     assert said(kind, *bodies) == [said(kind, body)[0] for body in bodies]
     assert ("so requests run one after the other" in caplog.text) == one_by_one
+
+
+class LibraryWrites(Numbers):
+    """What it gives also stands in memory that it has told a library of, by its address."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.written = np.zeros(8, np.float32)
+        self.address = self.written.ctypes.data
+        return super().load(model_dir, settings)
+
+    def predict(self, inputs: Any) -> Any:
+        outputs = super().predict(inputs)
+        ctypes.memmove(self.address, outputs.tobytes(), outputs.nbytes)
+        return outputs
+
+    def encode(self, output: Any, item: Any) -> Any:
+        return [float(output), float(self.written[0])]
+
+
+def test_once_rows_are_seen_to_be_mixed_each_is_encoded_before_the_next_one_runs(tmp_path: Path) -> None:
+    handler = begin(LibraryWrites(), Settings(batch_size=8, proof_s=60), tmp_path)
+    for bodies in ([[7], [1], [2]], [[3], [4, 6], [5]]):
+        answers = ask(handler, bodies)
+        assert [answer.value for answer in answers] == [
+            [2.0 * body[0]] * 2 if len(body) == 1 else [[2.0 * number] * 2 for number in body] for body in bodies
+        ]
+    assert handler.max_rows == 1
 
 
 class KeepsItsRow(Numbers):
