@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import random
 import threading
 import time
 from email.message import Message
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slotwise.worker import BatchHandler, Cost, Headers, Settings
+from slotwise.worker import BatchHandler, Cost, Headers, Settings, StreamHandler
 from tests.worker.toy import Doubler, ask, begin
 
 
@@ -281,3 +282,22 @@ def test_a_tokenizer_that_is_told_how_to_cut_reads_one_request_at_a_time(
     assert [answer.code for answer in ask(handler, [4, 8])] == [200, 200]
     assert ("requests are read one after the other" in caplog.text) == one_at_a_time
     assert "so requests run one after the other" not in caplog.text
+
+
+class SeedsWhileItReads(StreamHandler):
+    """Its `decode` draws numbers of a seed, in a thread beside the streams."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        return None
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        random.seed(len(body))
+        return [random.random()]
+
+    def stream(self, item: float) -> Any:
+        yield {"drawn": item}
+
+
+def test_a_stream_whose_decode_sets_a_seed_is_read_when_the_one_before_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    assert begin(SeedsWhileItReads(), Settings(batch_size=4)).pipeline.apart
+    assert "so requests run one after the other" in caplog.text

@@ -90,10 +90,12 @@ def look_at_what_is_kept(
     if any(process_wide.SEED in effects[name].changed for name in (*MODELS, "collate") if name in effects):
         logger.warning("a seed is set for each batch: rows run one by one, for a row alone gets other numbers than in a batch")
         vars(handler)["max_rows"] = 1
-    if names := handed_on(effects).difference(known):
+    first = [effects[name] for name in FIRST if name in effects]
+    together = set().union(*(one.changed for one in first)) & process_wide.TOGETHER  # threads beside the streams' call these
+    if names := handed_on(effects).difference(known) | together:
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
-    own = _for_itself([effects[name] for name in FIRST if name in effects]).difference(known)
+    own = _for_itself(first).difference(known)
     if own and not names:
         what = "requests are read one after the other, for `decode` keeps what it reads in %s: keep it in its variables"
         logger.warning(what, ", ".join(sorted(own)))
