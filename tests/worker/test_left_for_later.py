@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import queue
 import random
 import threading
 import time
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from slotwise.worker import BatchHandler, Cost, Headers, Settings, StreamHandler
+from slotwise.worker.steps.streams import Stream, StreamPiece, TurnLimits
 from tests.worker.toy import Doubler, ask, begin
 
 
@@ -301,3 +303,41 @@ class SeedsWhileItReads(StreamHandler):
 def test_a_stream_whose_decode_sets_a_seed_is_read_when_the_one_before_has_ended(caplog: pytest.LogCaptureFixture) -> None:
     assert begin(SeedsWhileItReads(), Settings(batch_size=4)).pipeline.apart
     assert "so requests run one after the other" in caplog.text
+
+
+class HasOneQueue(StreamHandler):
+    """Its pieces come from a thread, by a queue that all streams have, one after the other."""
+
+    limits = TurnLimits(turn_s=0.05, parked_s=0.5)
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.made = queue.SimpleQueue[Any]()
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        return [json.loads(body)]
+
+    def stream(self, item: int) -> Any:
+        threading.Thread(target=lambda: [self.made.put(one) for one in [*[f"{item} "] * 5, None]]).start()
+        while (piece := self.made.get()) is not None:
+            yield piece
+
+
+class HasNoEnd(HasOneQueue):
+    def stream(self, item: int) -> Any:
+        self.said = 0
+        while item == 1 or self.said < 5:
+            self.said += 1
+            yield f"{item} "
+
+
+@pytest.mark.parametrize("kind", [HasOneQueue, HasNoEnd])
+def test_what_a_stream_that_was_cancelled_leaves_is_in_no_other_stream(kind: type[StreamHandler]) -> None:
+    runner = begin(kind(), Settings(batch_size=4)).runner
+    runner.offer([Stream("a", 1), Stream("b", 2)])
+    assert [event.id for event in runner.turn()] == ["a"]
+    runner.cancel("a")
+    assert runner.busy
+    pieces, until = [], time.monotonic() + 10
+    while runner.busy and time.monotonic() < until:
+        pieces += [json.loads(event.data)["text"] for event in runner.turn() if isinstance(event, StreamPiece)]
+    assert pieces == ["2 "] * 5

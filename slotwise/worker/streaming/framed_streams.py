@@ -73,7 +73,7 @@ class FramedStreams:
                 if time.monotonic() - self.told_at > TURN_S:
                     self.told_at = time.monotonic()
                     link.send([Frame(frames.BEAT, flags=frames.TURN)])
-            if self.at_work and not self.desk.open:
+            if self.at_work and not self.desk.open and not self.desk.busy:
                 self.at_work = False
                 self.may_decode.release()
             if self.desk.runner.dead or self.pipeline.dead:
