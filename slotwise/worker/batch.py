@@ -14,6 +14,7 @@ from slotwise.worker.answer import Answer, Refusal
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
 
+NOT_ENCODED = object()
 NOT_RUN = Refusal.of(Unavailable("there was no time left to run this row"))
 NOBODY_WAITS = DeadlineExceeded("nobody waits for this answer any more")
 MOST_GUILTY = 16  # rows of one owner; then the model is asked for none of its rows any more
@@ -36,7 +37,7 @@ class Row:
     decoded: object = field(default=None, init=False)
     output: object = field(default=None, init=False)
     error: Refusal | None = field(default=NOT_RUN, init=False)
-    result: object = field(default=None, init=False)
+    result: object = field(default=NOT_ENCODED, init=False)
 
     @property
     def asked(self) -> object:

@@ -6,7 +6,10 @@ The pipeline calls them (pipeline.py, hooks.py). Whatever a hook does wrong cost
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,7 +22,7 @@ from slotwise.worker.familiar.handed_on import look_at_what_is_kept
 from slotwise.worker.padding import stacked
 from slotwise.worker.reports.handler_metrics import HandlerMetrics
 from slotwise.worker.request import Headers, Request
-from slotwise.worker.slot_errors import SlotError
+from slotwise.worker.slot_errors import SlotError, Unavailable
 
 
 class BatchHandler:
@@ -39,6 +42,8 @@ class BatchHandler:
     engine: Any
     predict_until: float = math.inf
     _read_alone_since: float | None = None  # on time.monotonic(): when a `read` that keeps all others out began
+    _reads_alone: bool = False  # whether one request is read at a time: what `read` leaves on the handler is of that one
+    _one_at_a_time: threading.Lock
     _host: ClassVar[Callable[[BatchHandler], Any]]  # makes the entry point; slotwise.worker sets it: hosts import this module
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
@@ -134,6 +139,22 @@ class BatchHandler:
     def leaves_for_later(self) -> bool:
         """Whether a hook leaves something of a request where a later hook finds it, as their source says."""
         return look_at_what_is_kept(self, BatchHandler)
+
+    def _read_one_at_a_time(self) -> None:
+        """From now on no two requests are read at once."""
+        self._reads_alone, self._one_at_a_time = True, threading.Lock()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One thread at a time, and the pipeline sees since when. Who waits longer than its batch may decode gives up."""
+        if not self._one_at_a_time.acquire(timeout=self.settings.response_timeout_s / 4):
+            raise Unavailable("there was no time left to decode this body")
+        self._read_alone_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._read_alone_since = None
+            self._one_at_a_time.release()
 
     @property
     def model(self) -> Any:

@@ -81,7 +81,8 @@ class Hooks:
         try:
             if request.is_late:
                 return DeadlineExceeded("the deadline had passed when the request was read")
-            items: object = self.handler.read(packed.plain(request))
+            with self.handler._alone() if self.handler._reads_alone else contextlib.nullcontext():
+                items: object = self.handler.read(packed.plain(request))
             if isinstance(items, list):
                 return list(map(_own_item, items))
             logger.error("request %s: decode gave %s, not a list", request.id, type(items).__name__)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, Refusal
-from slotwise.worker.batch import NOBODY_WAITS, NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
+from slotwise.worker.batch import NOBODY_WAITS, NOT_ENCODED, NOT_RUN, TOO_MANY_GUILTY, Batch, Row, Slot
 from slotwise.worker.budget import Budget
 from slotwise.worker.decoding.admission import admit, quickest_first
 from slotwise.worker.decoding.decoders import MAX_STUCK, Decoders
@@ -61,7 +61,7 @@ class Pipeline:
         self.hooks = Hooks(handler, self.settings.max_response_bytes)
         self.padding = Padding(self.settings.padding, handler.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
-        self.decoders = Decoders(self.settings.decode_threads)
+        self.decoders = Decoders(1 if handler._reads_alone else self.settings.decode_threads)
         self.verdict = Verdict(None, "it was not tried")
         self.first_batches: FirstBatches | None = None  # where not everything is proven
         self.gone: Callable[[], Collection[int]] = tuple
@@ -129,12 +129,16 @@ class Pipeline:
         if self.decoders.stuck() > MAX_STUCK:  # this batch is answered, but the next one would find no thread
             logger.error("requests %s: too many decoders never end: this worker ends", ", ".join(batch.ids()))
             self.dead = True
-        since = self.handler._read_alone_since
-        if since is not None and time.monotonic() - since > (budget.decode_until - budget.started) / 2:  # a slow one ends
-            logger.error("requests %s: a decoder that runs alone does not end: this worker ends", ", ".join(batch.ids()))
-            self.dead = True
+        self.look_who_reads(batch)
         batch.total_ms = (time.perf_counter() - started) * 1000
         return batch
+
+    def look_who_reads(self, batch: Batch) -> None:
+        """Have this worker end where a decoder that runs alone does not end, although this batch is answered."""
+        since = self.handler._read_alone_since
+        if since is not None and time.monotonic() - since > self.timeout_s / 8:  # half of its time; a slow one ends
+            logger.error("requests %s: a decoder that runs alone does not end: this worker ends", ", ".join(batch.ids()))
+            self.dead = True
 
     def _run_apart(self, requests: Sequence[Request], owners: Sequence[int] | None) -> Batch:
         """As `run`, one request after the other, within the same time."""
@@ -153,6 +157,10 @@ class Pipeline:
 
     def decode(self, batch: Batch, budget: Budget) -> None:
         """Decode every request by itself: its rows, and what cannot be decoded is that slot's error."""
+        if self.dead and self.handler._reads_alone:  # whoever is being read may keep all others out
+            for i in [i for i, slot in enumerate(batch.slots) if slot.error is None]:
+                batch.reject(i, Unavailable("this worker is being restarted"))
+            return
         estimated = self.hooks.estimates or any(request.headers.encoding for request in batch.requests)
         costs = admit(batch, budget, self.hooks.cost) if estimated else {}
         open_slots = [i for i, slot in enumerate(batch.slots) if slot.error is None]
@@ -226,7 +234,7 @@ class Pipeline:
         if self.first_batches:
             self.first_batches.begin(due)
         self.isolation.run(due, budget.predict_until, batch.tally, lambda: ", ".join(batch.ids(due)), self.gone)
-        if self.apart:
+        if self.apart or self.handler.max_rows == 1:  # what the model leaves on the handler is of this row only until the next
             for row in due:
                 row.result = row.error or self.hooks.encode(row, batch.requests[row.slot], last=False)
         if self.first_batches:
@@ -250,7 +258,7 @@ class Pipeline:
             slot.unencoded -= 1
             if row.error is None and budget.over(budget.encode_until):
                 row.refuse(Refusal.of(Unavailable("there was no time to encode this row")))
-            if row.error is not None or not self.apart:
+            if row.error is not None or row.result is NOT_ENCODED:
                 row.result = row.error or self.hooks.encode(row, slot.request, last=not slot.unencoded)
             if not slot.unencoded:
                 self._answer(slot, shared.with_slot(row.slot, slot.request.headers.get(REQUEST_ID, "")), budget)

@@ -7,6 +7,7 @@ import decimal
 import json
 import random
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
@@ -64,8 +65,8 @@ class Gives(Words):
         return self.given
 
 
-def begin(handler: StreamHandler) -> Pipeline:
-    return Pipeline.start(handler, Path("."), Settings(batch_size=4, max_response_bytes=MOST_BYTES))
+def begin(handler: StreamHandler, settings: Settings | None = None) -> Pipeline:
+    return Pipeline.start(handler, Path("."), settings or Settings(batch_size=4, max_response_bytes=MOST_BYTES))
 
 
 def answers(handler: StreamHandler, *bodies: str) -> list[Any]:
@@ -478,8 +479,8 @@ def test_what_a_stream_leaves_for_encode_is_read_before_another_begins() -> None
 class Desk:
     """A desk that is asked with JSON, and all that it has sent."""
 
-    def __init__(self, handler: StreamHandler) -> None:
-        self.pipeline = begin(handler)
+    def __init__(self, handler: StreamHandler, settings: Settings | None = None) -> None:
+        self.pipeline = begin(handler, settings)
         self.desk = StreamDesk(self.pipeline, handler.runner)
 
     def ask(self, body: str, *, pieces: bool) -> list[Frame]:
@@ -611,6 +612,36 @@ def test_where_hooks_leave_something_for_encode_a_worker_answers_one_request_aft
     given = {frame.id: json.loads(frame.body) for frame in said if frame.kind == frames.ANSWER}
     assert given == {i: WHOLE[body] for i, body in enumerate(bodies) if i in given}
     assert len(given) >= len(bodies) - left
+
+
+class TakesLong(Words):
+    """Its `decode` leaves for `stream` how it was asked, some time after it was."""
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        asked = json.loads(body)
+        time.sleep(asked[0])
+        self.last = asked[1]
+        return asked[1:]
+
+    def stream(self, item: int) -> Any:
+        for _ in range(2):
+            time.sleep(0.2)
+            yield f"{self.last} "
+
+
+def test_who_is_decoded_for_too_long_leaves_nothing_for_the_next_stream() -> None:
+    handler = TakesLong()
+    desk = Desk(handler, Settings(batch_size=4, response_timeout_s=1.2))
+
+    def asks() -> Iterator[Frame]:
+        for i, body in enumerate([b"[0.45, 1]", b"[0, 2]"]):
+            yield Frame(frames.REQUEST, i, frames.request_text({}, ""), body)
+        threading.Event().wait(3)
+
+    said, ended_by = served(desk, asks())
+    assert ended_by == []
+    assert [(frame.kind, frame.id, frame.flags) for frame in said] == [(frames.ANSWER, 0, 0), (frames.DONE, 0, frames.DEAD)]
+    assert frames.answer_about(said[0].text)[0] == 503
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,9 @@ WEIGHTS = ("_parameters", "_buffers", "_modules")
 COUNTS = ("call_count",)  # of a pipeline of transformers
 LIBRARIES = "asyncio builtins concurrent functools logging opentelemetry prometheus_client re slotwise thread threading torch"
 BUSY = frozenset(LIBRARIES.split())
-OURS = frozenset(("_read_alone_since", "predict_until", "metrics", "max_rows"))  # of a handler's, set by others at any time
+OURS = frozenset(
+    ("_read_alone_since", "_reads_alone", "predict_until", "metrics", "max_rows")
+)  # of a handler's, set by others at any time
 
 Parts = list[list[Any]]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
-from slotwise.worker.familiar import process_wide, sources, telling_names, values
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Follower, Uses
+from slotwise.worker.familiar import process_wide, sources, telling_names, tokenizers_told, values
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, MADE, METHODS, SELF, Follower, Uses
 from slotwise.worker.familiar.values import MISSING
 
 
@@ -107,6 +107,8 @@ class FunctionReading(Uses):
                 return {_text(node.args[1:2]) or ANYTHING}
             if func.id in ("type", "cast"):
                 return given
+            if func.id == "vars" and SELF in given:
+                return {ANYTHING, MADE}
             if func.id in self.own:  # a lambda, say
                 return self.known.get(func.id, set()) - {SELF}
             if func.id not in self.outer and not hasattr(builtins, func.id):  # a function within this one
@@ -146,7 +148,7 @@ class FunctionReading(Uses):
             )
         if SELF not in of:
             return of
-        own = {"__class__": {SELF}, "__dict__": {ANYTHING}}.get(attr)
+        own = {"__class__": {SELF}, "__dict__": {ANYTHING, MADE}}.get(attr)
         if own is None:
             own = {attr} | self.reading.returned(self.reading.methods(attr), SELF) - {ARGUMENT, SELF}
         return of - {SELF} | own
@@ -209,15 +211,17 @@ class FunctionReading(Uses):
         """What a call changes by its name, and what it is given."""
         func, given = node.func, [*node.args, *(one.value for one in node.keywords)]
         called = sources.name_of_call(func)
-        if isinstance(func, ast.Attribute) and (
-            called in telling_names.MUTATORS or (called.endswith("_") and not called.endswith("__"))
-        ):
+        if isinstance(func, ast.Attribute) and telling_names.says_that_it_changes(called):
             of = set() if self._is_module(func.value) else self.roots(func.value)
+            if called.startswith(telling_names.SAYING):  # what a method of an author's object does is read
+                of = {name for name in of if name == SELF or self.kind(func.value, name) != "own"}
             if SELF in of and any(True for _ in self.reading.methods(called)):
                 of = of - {SELF}
             self.reading.change(of, rebound=True)
         if shared := process_wide.together(node, called, self.at, self._given):
             self.reading.effects.changed.add(shared)
+        if how := tokenizers_told.told(node, {name for name in self.own if SELF not in self.known.get(name, ())}):
+            self._note_options(func, how)
         if called in ("globals", "locals", "vars") and (called != "vars" or not given):
             self.reading.change([ANYTHING], rebound=True)
         if called in ("setattr", "delattr", "getattr") and given and SELF in self.roots(given[0]):
@@ -225,7 +229,7 @@ class FunctionReading(Uses):
             if called == "getattr":
                 self.reading.read(name)
             if called != "getattr" or name == ANYTHING:
-                self.reading.change([name], rebound=True)
+                self.reading.change([name, MADE] if called != "getattr" and name == ANYTHING else [name], rebound=True)
         elif called in telling_names.CHANGE_FIRST and given:
             self.reading.change(self.roots(given[0]))
         filled = [one.value for one in node.keywords if one.arg == "out"]
@@ -243,6 +247,13 @@ class FunctionReading(Uses):
                 self.reading.effects.read.add(ANYTHING)
         if self._is_followed(func):
             self.reading.passed_on |= passed - {SELF, ARGUMENT}
+
+    def _note_options(self, func: ast.AST, how: str) -> None:
+        """A tokenizer is told how to cut a text: two ways of it are in each other's way."""
+        if any(map(values.is_trusted, map(self.reading.value, self.roots(func)))):
+            self.reading.told_how.add(how)
+            if tokenizers_told.VARIES in self.reading.told_how or len(self.reading.told_how) > 1:
+                self.reading.effects.changed.add(tokenizers_told.TOLD)
 
     def _is_followed(self, func: ast.AST) -> bool:
         """Whether this is a function of the author's, or may be."""

@@ -17,7 +17,8 @@ from typing import Any
 
 from slotwise.worker.familiar import process_wide, sources, values
 from slotwise.worker.familiar.function_reading import FunctionReading
-from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, HOOKS, METHODS, SELF, Effects
+from slotwise.worker.familiar.tokenizers_told import TOLD
+from slotwise.worker.familiar.uses import ANYTHING, ARGUMENT, FIRST, HOOKS, MADE, METHODS, SELF, Effects
 from slotwise.worker.familiar.values import MISSING
 
 logger = logging.getLogger(__name__)
@@ -67,8 +68,10 @@ def handed_on(effects: dict[str, Effects]) -> set[str]:
     found |= set().union(*(effects[one].changed for one in methods if one in MODELS)) & {process_wide.GENERATOR}
     for i, first in enumerate(methods):
         for later in methods[i + 1 :]:
+            if (first, later) == ("collate", "predict"):  # which is called at once, for the same rows
+                continue
             changed, read = effects[first].changed, effects[later].read
-            both = changed if ANYTHING in read else changed & (read | {ANYTHING}) if read else set()
+            both = changed if ANYTHING in read else changed & (read | {ANYTHING, MADE}) if read else set()
             found |= both if any(map(values.is_name, both)) else changed if both else set()
     return set(filter(values.is_name, found))
 
@@ -87,10 +90,26 @@ def look_at_what_is_kept(
     if any(process_wide.SEED in effects[name].changed for name in (*MODELS, "collate") if name in effects):
         logger.warning("a seed is set for each batch: rows run one by one, for a row alone gets other numbers than in a batch")
         vars(handler)["max_rows"] = 1
-    if names := handed_on(effects).difference(known):
+    first = [effects[name] for name in FIRST if name in effects]
+    together = set().union(*(one.changed for one in first)) & process_wide.TOGETHER  # threads beside the streams' call these
+    if names := handed_on(effects).difference(known) | together:
         what = "what a hook leaves in %s seems to be of a request, and may get into others' answers: hand it on with the item"
         logger.warning(what, ", ".join(sorted(names)))
+    own = _for_itself(first).difference(known)
+    if own and not names:
+        what = "requests are read one after the other, for `decode` keeps what it reads in %s: keep it in its variables"
+        logger.warning(what, ", ".join(sorted(own)))
+    if own or names:
+        handler._read_one_at_a_time()
     return bool(names)
+
+
+def _for_itself(effects: Sequence[Effects]) -> set[str]:
+    """What methods change that run in several threads, and read: another thread may change it in between."""
+    found = set[str]()
+    for one in effects:
+        found |= one.changed if ANYTHING in one.read else one.changed & (one.read | {TOLD} | ({MADE} if one.read else set()))
+    return set(filter(values.is_name, found))
 
 
 def seen_by_others(handler: Any, ours: type, method: str) -> set[str]:
@@ -127,7 +146,7 @@ class FollowedMethods:
         self.owner, self.kinds, self.told = owner, kinds, told
         self.known = {id(owner): Effects()} if known is None else known
         self.effects, self.followed, self.returning = Effects(), set[tuple[FunctionType, str]](), set[FunctionType]()
-        self.passed_on, self.changes_arguments = set[str](), False
+        self.passed_on, self.told_how, self.changes_arguments = set[str](), set[str](), False
 
     def of(self, names: Iterable[str]) -> Effects:
         """The effects of these methods."""

@@ -24,6 +24,7 @@ OF_NUMBERS = """where matmul mm bmm dot normalize einsum tensor array stack cat 
     cosine_similarity cdist multiply add subtract divide isin allclose equal sum mean"""
 FILLING_THIRD = "add subtract multiply divide matmul dot"
 STARTING = "submit map Thread Process partial Timer run apply apply_async call_soon register"
+TELLING = "set_ add_ del_ clear_ update_ enable_ disable_ fit partial_fit load_adapter load_lora paste"
 LOGGING = "debug info warning error exception critical log"
 CHANGING = "add_ set_ train fit partial_fit register enable_ disable_ push reset save load del_ clear_ update_ init_ open close"
 
@@ -39,4 +40,10 @@ COUNT = frozenset(COUNTING.split())  # methods of arrays and tensors that give n
 NUMBERS = frozenset(OF_NUMBERS.split())  # functions of arrays and tensors that give new ones, and change nothing
 LOG = frozenset(LOGGING.split())  # methods that write what they are given
 START = frozenset(STARTING.split())  # functions that call what they are given, at any time
+SAYING = tuple(TELLING.split())  # how names of other such methods begin
 SETTING = tuple(CHANGING.split())  # how methods of trusted objects begin that change these
+
+
+def says_that_it_changes(method: str) -> bool:
+    """Whether a method's name says that it changes what it is of."""
+    return method in MUTATORS or method.startswith(SAYING) or (method.endswith("_") and not method.endswith("__"))

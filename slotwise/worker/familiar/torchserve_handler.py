@@ -275,18 +275,6 @@ class TorchServeHandler(BatchHandler):
         return value, content_type or (kind if isinstance(value, str | bytes) else "application/json")
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One thread at a time, and the pipeline sees since when. Who waits longer than its batch may decode gives up."""
-        if not self._one_at_a_time.acquire(timeout=self.settings.response_timeout_s / 4):
-            raise Unavailable("there was no time left to decode this body")
-        self._read_alone_since = time.monotonic()
-        try:
-            yield
-        finally:
-            self._read_alone_since = None
-            self._one_at_a_time.release()
-
-    @contextmanager
     def _asking(self, headers: Mapping[str, str]) -> Iterator[StandInSlot]:
         """The request, or the row, that the context speaks of. A PredictionException or a status that is set is its answer."""
         with self.context.speaking_of([headers]) as (slot,):

@@ -14,8 +14,10 @@ from slotwise.worker.familiar import sources, telling_names, values
 from slotwise.worker.familiar.values import MISSING
 
 METHODS = ("preprocess", "inference", "postprocess")  # in the order in which a request goes through them
-HOOKS = ("read", "decode", "collate", "predict", "encode", "respond")  # of a BatchHandler, in this order
+FIRST, LAST = ("cost", "read", "decode"), ("encode", "response_headers", "respond")
+HOOKS = (*FIRST, "groups", "collate", "predict", *LAST)  # of a BatchHandler, in this order
 SELF, ANYTHING, ARGUMENT = "self", "everything", "an argument"  # the handler itself; all it has; what a function was given
+MADE = "a_name_that_is_made"  # in the place of an attribute that setattr, vars or __dict__ set
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Effects:
 class Follower(Protocol):
     """Takes what a function changes and reads (handed_on.py). owner, kinds: the object whose method it is, and its classes.
 
-    told: only what the source says is changed counts.
+    told: only what the source says is changed counts. told_how: in which ways tokenizers are told to cut texts.
     """
 
     told: bool
@@ -41,6 +43,7 @@ class Follower(Protocol):
     kinds: Sequence[type]
     effects: Effects
     passed_on: set[str]
+    told_how: set[str]
 
     def change(self, names: Iterable[str], *, rebound: bool = False, perhaps: bool = False) -> None:
         """These are changed."""

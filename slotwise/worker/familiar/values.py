@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from logging import Logger
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from typing import Any, Literal
 from slotwise.worker.copies import ATOMS
 from slotwise.worker.familiar.sources import is_authors, outer_values
 
-FIXED = frozenset((*ATOMS, type, FunctionType, ModuleType, range, slice, type(Ellipsis), type(NotImplemented)))
+FIXED = frozenset((*ATOMS, count, type, FunctionType, ModuleType, range, slice, type(Ellipsis), type(NotImplemented)))
 FIXED_NAMES = (
     "device",
     "dtype",

@@ -117,7 +117,7 @@ class FirstBatches:
                 self.before = self.after if self.before.has_made() else self.before
             same = all(self._says_the_same_alone(row, requests[row.slot], near, tell) for row in asked)
             if not same or (near and self._mates_change(near, rows, requests)):
-                self._one_by_one(rows)
+                self._one_by_one(rows, requests)
             else:
                 self._put_back(self.after)
         finally:
@@ -200,7 +200,7 @@ class FirstBatches:
                 one.refuse(row_error(error, is_out_of_memory(error)))
         return copies
 
-    def _one_by_one(self, rows: Sequence[Row]) -> None:
+    def _one_by_one(self, rows: Sequence[Row], requests: Sequence[Request]) -> None:
         vars(self.hooks.handler)["max_rows"] = 1
         self._put_back(self.before)
         logger.warning("a row says something else beside other rows than alone: from now on rows run one by one")
@@ -210,6 +210,7 @@ class FirstBatches:
                 continue
             alone = self._alone(row, back=False)
             row.item, row.output, row.error = alone.item, alone.output, alone.error  # collate may note something on the item
+            row.result = row.error or self.hooks.encode(row, requests[row.slot], last=False)  # it may read what predict left
 
     def _put_back(self, remembered: AsItWas | None) -> None:
         if remembered is not None:

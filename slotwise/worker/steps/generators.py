@@ -36,11 +36,14 @@ LookedAt = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], 
 class GeneratedStream(OpenStream):
     """A stream that a generator gives. pieces: None until it is started. begun: whether it has been asked for one.
 
+    over: whether it gives no more.
+
     context: its context variables, numpy's errstate among them. modes: in which torch computes for it.
     """
 
     pieces: Iterator[object] | None = None
     begun: bool = False
+    over: bool = False
     context: Context = field(default_factory=copy_context)
     modes: Sequence[object] | None = None
 
@@ -71,12 +74,20 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         self.sole: GeneratedStream | None = None  # no other one has a turn until it has ended
         self.set_by: dict[str, Hashable] = {}  # by name, which stream was the first to set it
         self.one_by_one = False
+        self.leaving: tuple[GeneratedStream, float] | None = None  # who is run to its end for nobody, and until when
         self.state: dict[str, object] = {}  # what all have in common, after the last piece
 
     def _opened(self, stream: Stream, arrival: int) -> GeneratedStream:
         return GeneratedStream(stream, arrival, Outlet(stream.sent))
 
+    @property
+    def busy(self) -> bool:
+        return super().busy or (self.leaving is not None and not self.dead)
+
     def _take_turn(self, stop_at: float) -> None:
+        if self.leaving is not None:
+            self._leave(*self.leaving, stop_at)
+            return
         self._start()
         running = sorted(self._running(), key=lambda one: (one.last_turn, one.arrival))
         if self.one_by_one and self.sole is None:
@@ -88,6 +99,21 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
                 return
             one.last_turn = self.turns
             self._next(one)
+
+    def _leave(self, one: GeneratedStream, until: float, stop_at: float) -> None:
+        """Run a generator on whose pieces nobody waits for: what it keeps where others see it, it may clear only at its end."""
+        assert one.pieces is not None
+        while not one.over and self.clock() < min(until, stop_at):
+            try:
+                with modes(one.modes):
+                    one.over = one.context.run(next, one.pieces, OVER) is OVER
+            except KeyboardInterrupt:
+                raise
+            except BaseException:
+                one.over = True
+        if one.over or self.clock() >= until:
+            self.leaving, one.over = None, True
+            self._left(one)
 
     def _running(self) -> list[GeneratedStream]:
         return [one for one in self.open.values() if one.pieces is not None and one.held_at is None]
@@ -114,13 +140,15 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # an author's sys.exit() is no reason to end the worker
+            one.over = True
             refused = _refused(one, error)
             if isinstance(error, SlotError) or is_out_of_memory(error) or self._alive():
                 self._end(one, refused)
             else:
                 self.dead = True
         else:
-            if piece is OVER:
+            one.over = piece is OVER
+            if one.over:
                 self._end(one)
                 return
             self.state = common_state()
@@ -155,6 +183,9 @@ class GeneratorLoop(StreamRunner[GeneratedStream]):
         return True
 
     def _left(self, one: GeneratedStream) -> None:
+        if one is self.sole and self.one_by_one and one.begun and not one.over and one.pieces is not None:
+            self.leaving = one, self.clock() + self.limits.parked_s
+            return
         pieces, one.pieces = one.pieces, None
         try:
             close = getattr(pieces, "close", None)

@@ -73,7 +73,7 @@ class FramedStreams:
                 if time.monotonic() - self.told_at > TURN_S:
                     self.told_at = time.monotonic()
                     link.send([Frame(frames.BEAT, flags=frames.TURN)])
-            if self.at_work and not self.desk.open:
+            if self.at_work and not self.desk.open and not self.desk.busy:
                 self.at_work = False
                 self.may_decode.release()
             if self.desk.runner.dead or self.pipeline.dead:
@@ -101,7 +101,9 @@ class FramedStreams:
                 return []
             self.decoding.remove(came.id)
             came.sent = tuple(self.sent.pop(came.id, ()))
-            return self.desk.take(came)
+            taken = self.desk.take(came)
+            self.pipeline.look_who_reads(came.batch)
+            return taken
         if came.kind == frames.SENT:
             self.sent.setdefault(came.id, []).append(came.body)
         elif came.kind == frames.REQUEST:

@@ -28,7 +28,7 @@ from slotwise.worker.engines import samples
 from slotwise.worker.familiar.handed_on import look_at_what_is_kept, seen_by_others
 from slotwise.worker.familiar.looking import Looking
 from slotwise.worker.familiar.process_wide import FILES, SEED, TOGETHER
-from slotwise.worker.familiar.uses import ANYTHING
+from slotwise.worker.familiar.uses import ANYTHING, FIRST, LAST
 from slotwise.worker.handler import BatchHandler
 from slotwise.worker.request import Request
 from slotwise.worker.slot_errors import SlotError
@@ -109,7 +109,7 @@ class StreamHandler(BatchHandler):
         if not self.streams:
             return look_at_what_is_kept(self, StreamHandler)
         method = "advance" if isinstance(self.engine, StepEngine) else "stream"
-        hooks = ("read", "decode", method, "encode", "respond")
+        hooks = (*FIRST, method, *LAST)
         return look_at_what_is_kept(self, StreamHandler, hooks, {ANYTHING, *TOGETHER} - {FILES})
 
     @property
