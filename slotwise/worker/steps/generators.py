@@ -36,7 +36,8 @@ LookedAt = Callable[[str], AbstractContextManager[tuple[Callable[[], set[str]], 
 class GeneratedStream(OpenStream):
     """A stream that a generator gives. pieces: None until it is started. begun: whether it has been asked for one.
 
-    over: whether it gives no more. context: its context variables, numpy's errstate among them. modes: in which torch computes for it.
+    over: whether it gives no more. context: its context variables, numpy's errstate among them. modes: in which torch
+    computes for it.
     """
 
     pieces: Iterator[object] | None = None
