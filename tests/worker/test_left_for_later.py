@@ -8,6 +8,7 @@ import queue
 import random
 import threading
 import time
+from email.feedparser import FeedParser
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,50 @@ class TellsALibrarysObject(Numbers):
         return [float(output), self.message.get_payload()]
 
 
-KINDS = [CostParses, GroupsNote, HeadersTell, SetsByName, SetsInItsDict, SetsInItsVariables, TellsALibrarysObject]
+class FeedsALibrarysObject(Numbers):
+    """Nobody wants what `feed` gives: it is called for what it leaves there."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.parser = FeedParser()
+        return super().load(model_dir, settings)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.parser.feed(f"last: {body.decode()}\n")
+        return super().decode(body, headers)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        last, self.parser = self.parser.close()["last"], FeedParser()
+        return [float(output), last]
+
+
+class TimesItself(Numbers):
+    """What it tells a library's object is of no request."""
+
+    def load(self, model_dir: Path, settings: Settings) -> Any:
+        self.turn = threading.Condition()
+        return super().load(model_dir, settings)
+
+    def decode(self, body: bytes, headers: Headers) -> list[Any]:
+        self.turn.acquire()
+        self.turn.notify_all()
+        self.turn.release()
+        return super().decode(body, headers)
+
+    def encode(self, output: Any, item: Any) -> Any:
+        with self.turn:
+            return super().encode(output, item)
+
+
+KINDS = [
+    CostParses,
+    GroupsNote,
+    HeadersTell,
+    SetsByName,
+    SetsInItsDict,
+    SetsInItsVariables,
+    TellsALibrarysObject,
+    FeedsALibrarysObject,
+]
 
 
 def said(kind: type[BatchHandler], *bodies: Any) -> list[Any]:
@@ -131,7 +175,7 @@ class CollateCounts(CollateMarks):
         return [float(output), len(self.negative)]
 
 
-@pytest.mark.parametrize(("kind", "one_by_one"), [(CollateMarks, False), (CollateCounts, True)])
+@pytest.mark.parametrize(("kind", "one_by_one"), [(CollateMarks, False), (CollateCounts, True), (TimesItself, False)])
 def test_what_collate_leaves_for_predict_is_of_the_rows_that_both_are_called_for(
     kind: type[BatchHandler], one_by_one: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -244,15 +244,15 @@ def test_a_preprocess_that_does_not_end_ends_the_worker_and_a_slow_one_does_not(
     class Hangs(Misbehaving):
         def preprocess(self, data: list[dict[str, Any]]) -> Any:
             if data[0]["body"] == b'"hang"':
-                ends.wait(20)
-            time.sleep(0.3)
+                ends.wait(40)
+            time.sleep(0.6)
             return super().preprocess(data)
 
-    settings = Settings(batch_size=4, decode_threads=1, response_timeout_s=4)
+    settings = Settings(batch_size=4, decode_threads=1, response_timeout_s=8)
     pipeline = begin(Hangs("array"), settings).pipeline
     slow = pipeline.answer([Request(b"1")] * 5)  # a quarter of the time is there for three of them
     assert {answer.status for answer in slow} == {200, 503}
-    time.sleep(0.4)
+    time.sleep(0.8)
     assert [answer.status for answer in pipeline.answer([Request(b"2")] * 2)] == [200, 200]
     assert not pipeline.dead
     answers = pipeline.answer([Request(b"3"), Request(b'"hang"'), Request(b"5555555")])

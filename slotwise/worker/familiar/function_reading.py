@@ -210,7 +210,7 @@ class FunctionReading(Uses):
     def _note_call(self, node: ast.Call) -> None:
         """What a call changes by its name, and what it is given."""
         func, given = node.func, [*node.args, *(one.value for one in node.keywords)]
-        called = sources.name_of_call(func)
+        called, unwanted = sources.name_of_call(func), isinstance(self.source.parents.get(node), ast.Expr)
         if isinstance(func, ast.Attribute) and telling_names.says_that_it_changes(called):
             of = set() if self._is_module(func.value) else self.roots(func.value)
             if called.startswith(telling_names.SAYING):  # what a method of an author's object does is read
@@ -218,6 +218,8 @@ class FunctionReading(Uses):
             if SELF in of and any(True for _ in self.reading.methods(called)):
                 of = of - {SELF}
             self.reading.change(of, rebound=True)
+        elif isinstance(func, ast.Attribute) and unwanted and called not in telling_names.STILL:  # it is there to change that
+            self.reading.change(one for one in self.roots(func.value) - {SELF} if self.kind(func.value, one) == "other")
         if shared := process_wide.together(node, called, self.at, self._given):
             self.reading.effects.changed.add(shared)
         if how := tokenizers_told.told(node, {name for name in self.own if SELF not in self.known.get(name, ())}):

@@ -25,6 +25,8 @@ OF_NUMBERS = """where matmul mm bmm dot normalize einsum tensor array stack cat 
 FILLING_THIRD = "add subtract multiply divide matmul dot"
 STARTING = "submit map Thread Process partial Timer run apply apply_async call_soon register"
 TELLING = "set_ add_ del_ clear_ update_ enable_ disable_ fit partial_fit load_adapter load_lora paste"
+KEEPING_STILL = """acquire release start stop wait notify notify_all open close flush join sleep eval to cuda cpu compile warmup
+    warm_up share_memory inc dec observe count gauge histogram timing increment decrement incr decr emit"""
 LOGGING = "debug info warning error exception critical log"
 CHANGING = "add_ set_ train fit partial_fit register enable_ disable_ push reset save load del_ clear_ update_ init_ open close"
 
@@ -39,6 +41,7 @@ READ = frozenset(READING.split())  # methods of containers that change nothing
 COUNT = frozenset(COUNTING.split())  # methods of arrays and tensors that give new ones, and change nothing
 NUMBERS = frozenset(OF_NUMBERS.split())  # functions of arrays and tensors that give new ones, and change nothing
 LOG = frozenset(LOGGING.split())  # methods that write what they are given
+STILL = frozenset((*KEEPING_STILL.split(), *LOGGING.split()))  # methods that give nothing and keep nothing of a request
 START = frozenset(STARTING.split())  # functions that call what they are given, at any time
 SAYING = tuple(TELLING.split())  # how names of other such methods begin
 SETTING = tuple(CHANGING.split())  # how methods of trusted objects begin that change these
