@@ -22,7 +22,7 @@ from slotwise.worker.guard.owned import Owned, numbers
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.separability.apart import ANYTHING, KERNELS, apart, hidden, steady
 from slotwise.worker.separability.audit import AuditedAnswer, parsed
-from slotwise.worker.separability.kinds import Turns, made_of
+from slotwise.worker.separability.kinds import AskingAgain, made_of
 from slotwise.worker.slot_errors import SlotError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class FirstAnswers:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.ask, self.timeout_s, self.clock = ask, timeout_s, clock
-        self.turns = Turns(FIRST, budget_s)
+        self.turns = AskingAgain(FIRST, budget_s)
 
     def is_due(self, rows: Sequence[Any]) -> bool:
         """Whether a batch of these rows, which theirs has not seen yet, is to be looked at."""

@@ -31,7 +31,7 @@ from slotwise.worker.separability.agree import agree
 from slotwise.worker.separability.apart import AGAIN, KERNELS
 from slotwise.worker.separability.audit import parsed
 from slotwise.worker.separability.bits import bits, difference, padded_difference
-from slotwise.worker.separability.kinds import Turns, made_of
+from slotwise.worker.separability.kinds import AskingAgain, made_of
 from slotwise.worker.separability.lengths import shape_of
 from slotwise.worker.separability.mates import items_of, parts_of
 from slotwise.worker.separability.proof import rounding
@@ -54,7 +54,7 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] | None = None) -> None:
         self.hooks, self.padding, self.is_proven = hooks, padding, proven is not None
-        self.turns = Turns(0 if self.is_proven else FIRST, budget_s, list(map(kind_of, proven or ())))  # of rows that differ
+        self.turns = AskingAgain(0 if self.is_proven else FIRST, budget_s, list(map(kind_of, proven or ())))  # of rows that differ
         self.has_kinds = proven is None or any(map(_has_names, proven))  # else they are arrays and the like
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
         self.keeping = kept_by(hooks.handler)

@@ -43,7 +43,7 @@ def _written(text: str | bytes) -> str:
     return REPEATED.sub(r"\1", written) if sum(map(str.isalpha, text)) <= MOST_LETTERS else ""
 
 
-class Turns:
+class AskingAgain:
     """Which batches' rows are asked again: all of the `first` ones and of those with an item of a new kind; of ever fewer one.
 
     left_s: seconds that the first may take longer, all together. known: kinds of which nothing is to be found out.
