@@ -54,7 +54,7 @@ class FirstBatches:
 
     def __init__(self, hooks: Hooks, padding: Padding, budget_s: float, proven: Collection[object] | None = None) -> None:
         self.hooks, self.padding, self.is_proven = hooks, padding, proven is not None
-        self.turns = AskingAgain(0 if self.is_proven else FIRST, budget_s, list(map(kind_of, proven or ())))  # of rows that differ
+        self.turns = AskingAgain(0 if self.is_proven else FIRST, budget_s, list(map(kind_of, proven or ())))
         self.has_kinds = proven is None or any(map(_has_names, proven))  # else they are arrays and the like
         self.asked = self.draws = 0  # rows that were asked again, and those of them that say something else each time
         self.keeping = kept_by(hooks.handler)
