@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import secrets
 import socket
+import sys
+from collections import deque
 from dataclasses import dataclass, fields
 
 from slotwise.errors import SlotwiseError
 
 GRPC_BELOW = 1010  # as far below the port of inference TorchServe has gRPC's
 FREE = range(20_000, 32_000)  # below the ports that outgoing connections take; MMS refuses any above 32 766
+MOST_CLAIMS = 40  # ports that one process keeps others from choosing: those that it chose last
+
+_claims = deque[socket.socket]()
 
 
 @dataclass(frozen=True)
@@ -39,13 +44,32 @@ class Ports:
 
     @classmethod
     def free(cls) -> Ports:
-        """Five ports that nobody listens on now."""
+        """Five ports that nobody listens on now, and that no other process has chosen for a server that is starting."""
         ports: list[int] = []
         while len(ports) < len(fields(cls)):
             port = secrets.choice(FREE)
-            if port not in ports and problem(port) is None:
+            if port not in ports and problem(port) is None and _claimed(port):
                 ports.append(port)
         return cls(*ports)
+
+
+def _claimed(port: int) -> bool:
+    """Have this port until this process ends, as far as others choose theirs here; False where somebody has it.
+
+    True everywhere but on Linux, where a socket's name needs no file.
+    """
+    if sys.platform != "linux":
+        return True
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0slotwise-port-{port}")
+    except OSError:
+        claim.close()
+        return False
+    _claims.append(claim)
+    if len(_claims) > MOST_CLAIMS:
+        _claims.popleft().close()
+    return True
 
 
 def problem(port: int) -> str | None:
