@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -188,7 +189,8 @@ def test_the_servers_own_worker_sends_the_pieces_on_its_connection(worker: socke
         while not whole.endswith(struct.pack("!i", -1)):
             received.append(worker.recv(1 << 20))  # the next piece is sent when this one has been read
             whole += received[-1]
-        assert [bytes(piece) for piece in pieces(whole)] == received
+        ends = accumulate(len(piece) for piece in pieces(whole))
+        assert set(ends) <= set(accumulate(map(len, received)))  # a large piece may be read in several parts
         assert front_end(received, SMALLEST, True) == len(sizes)
 
 
