@@ -106,10 +106,14 @@ class Entrance:
             await self.forward(scope, receive, guarded)
 
 
-def check_key(keys: KeyFile, public: Collection[str], scope: Scope) -> None:
-    """Let in who has a key; `public` names what needs none besides."""
-    path = scope["path"]
-    if path not in OPEN and not path.startswith(OPEN_BELOW) and not any(path in PUBLIC[name] for name in public):
+def open_paths(public: Collection[str]) -> frozenset[str]:
+    """The paths that need no key; `public` names some of PUBLIC."""
+    return frozenset(OPEN.union(*(PUBLIC[name] for name in public)))
+
+
+def check_key(keys: KeyFile, unlocked: Collection[str], scope: Scope) -> None:
+    """Let in who has a key; paths that are `unlocked` need none."""
+    if scope["path"] not in unlocked and not scope["path"].startswith(OPEN_BELOW):
         scope["slotwise.key"] = keys.find(dict(scope["headers"]))
 
 

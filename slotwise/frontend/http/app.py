@@ -26,7 +26,7 @@ from slotwise.frontend.admission.keys import OWN
 from slotwise.frontend.forward import Forward
 from slotwise.frontend.frontend import FRESH_S, Gateway
 from slotwise.frontend.http import openapi
-from slotwise.frontend.http.access import Check, Entrance, check_certificate, check_key
+from slotwise.frontend.http.access import Check, Entrance, check_certificate, check_key, open_paths
 from slotwise.frontend.http.allowed_hosts import AllowedHosts
 from slotwise.frontend.metrics import printed
 from slotwise.frontend.observing.remembered import Remembered, as_json
@@ -84,7 +84,7 @@ def build_app(
     if certified:
         checks.append(partial(check_certificate, certified))
     if gateway.keys:
-        checks.append(partial(check_key, gateway.keys, public))
+        checks.append(partial(check_key, gateway.keys, open_paths(public)))
     entrance = Entrance(app, forward, checks)
     entrance.observer = gateway.observer
     return entrance
