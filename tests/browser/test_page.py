@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +76,10 @@ def test_a_request_that_was_hedged_or_went_alone_says_so(page: Page, pictures: l
     assert page.locator(".card .answer").inner_text() == "7"
 
 
-def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path: Path) -> None:
-    file, home = tmp_path / "keys.json", tmp_path / "home"
+@contextmanager
+def locked(browser: Browser, folder: Path) -> Iterator[tuple[Page, str]]:
+    """A page that asks for a key, and the key."""
+    file, home = folder / "keys.json", folder / "home"
     home.mkdir()
     key = keys.add(file, "person")
     server = StandInThread(models={"digits": 1}, likely=True)
@@ -84,10 +88,20 @@ def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path:
         page = context.new_page()
         page.goto(f"{gateway.url}/index.html")
         page.get_by_role("button", name="Locked").wait_for()
+        yield page, key
+
+
+def unlock(page: Page, key: str, words: str) -> None:
+    """Type a key; the page then says these words."""
+    page.get_by_label("Key", exact=True).fill(key)
+    page.get_by_role("button", name="Unlock").click()
+    page.locator("#strip", has_text=words).wait_for()
+
+
+def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path: Path) -> None:
+    with locked(browser, tmp_path) as (page, key):
         for given, words in (("wrong", "This key is not known"), (key, "Ready")):
-            page.get_by_label("Key", exact=True).fill(given)
-            page.get_by_role("button", name="Unlock").click()
-            page.locator("#strip", has_text=words).wait_for()
+            unlock(page, given, words)
         page.locator("#model:not([disabled])").wait_for()
         upload(page, pictures[:1])
         page.locator("#summary", has_text="one.png: 7").wait_for()
@@ -96,26 +110,14 @@ def test_a_key_unlocks_the_page(browser: Browser, pictures: list[str], tmp_path:
 
 
 def test_another_key_can_be_typed_in_peace(browser: Browser, tmp_path: Path) -> None:
-    file, home = tmp_path / "keys.json", tmp_path / "home"
-    home.mkdir()
-    key = keys.add(file, "person")
-    server = StandInThread(models={"digits": 1}, likely=True)
-    with server.front(home, "--keys", str(file)) as gateway, browser.new_context() as context:
-        context.set_default_timeout(30_000)
-        page = context.new_page()
-        page.goto(f"{gateway.url}/index.html")
-        page.get_by_role("button", name="Locked").wait_for()
+    with locked(browser, tmp_path) as (page, key):
         for given, words in (("ключ", "This key is not known"), (key, "Ready")):  # no header takes the first
-            page.get_by_label("Key", exact=True).fill(given)
-            page.get_by_role("button", name="Unlock").click()
-            page.locator("#strip", has_text=words).wait_for()
+            unlock(page, given, words)
         page.get_by_role("button", name="Other key").click()
         for _ in range(2):
             page.wait_for_event("response", lambda answer: answer.url.endswith("/status"))
         assert page.locator("#key-form").is_visible()
-        page.get_by_label("Key", exact=True).fill("wrong")
-        page.get_by_role("button", name="Unlock").click()
-        page.locator("#strip", has_text="This key is not known").wait_for()
+        unlock(page, "wrong", "This key is not known")
 
 
 def test_a_file_that_cannot_be_read_is_not_the_gateways_fault(page: Page, pictures: list[str], tmp_path: Path) -> None:

@@ -88,15 +88,20 @@ def joined(address: str, store: Path) -> ServerRecord:
     return start("joined", "ray", profile, model_store=store, ports=Ports.free(), models={}, cluster=address)
 
 
+def check_answers(record: ServerRecord) -> None:
+    """Its model is registered, and answers."""
+    with ManagementClient(record) as management, InferenceClient(record) as inference:
+        management.register("quick.mar", initial_workers=1)
+        management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
+        assert inference.predict("quick", b"4").json() == {"answer": 9.0}
+
+
 def test_a_cluster_is_joined_and_left_as_it_was(cluster: Cluster, archives: Path) -> None:
     nodes = {process.pid for process in processes_of(cluster.run)}
     for address in (cluster.address, "auto"):  # the second time nothing is left of the first
         record = joined(address, archives)
         try:
-            with ManagementClient(record) as management, InferenceClient(record) as inference:
-                management.register("quick.mar", initial_workers=1)
-                management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
-                assert inference.predict("quick", b"4").json() == {"answer": 9.0}
+            check_answers(record)
         finally:
             stop(record)
         assert processes_of(record.run_id) == []
@@ -106,18 +111,13 @@ def test_a_cluster_is_joined_and_left_as_it_was(cluster: Cluster, archives: Path
 
 def test_a_server_that_died_is_started_again_on_its_cluster(cluster: Cluster, archives: Path) -> None:
     dead = joined(cluster.address, archives)
-    with ManagementClient(dead) as management:
-        management.register("quick.mar", initial_workers=1)
-        management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
+    check_answers(dead)
     os.kill(dead.pid, signal.SIGKILL)
     stop(dead)
     record = joined(cluster.address, archives)  # what the dead one has left is taken away
     try:
         assert not Path("/tmp", f"slotwise-{dead.run_id}").exists()
-        with ManagementClient(record) as management, InferenceClient(record) as inference:
-            management.register("quick.mar", initial_workers=1)
-            management.wait_ready("quick", timeout_s=RAY_PATIENCE_S)
-            assert inference.predict("quick", b"4").json() == {"answer": 9.0}
+        check_answers(record)
     finally:
         stop(record)
 
