@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help full serve stop demo demo-ants captions-build captions-run captions-ask docs test test-full long campaign lint format constraints clean
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -q -n 2 --durations=20
+# three processes on two cores: most tests wait for servers that start and end
+PYTEST := $(BIN)/python -m pytest -q -n 3 --durations=20
 # a run of tests starts thousands of processes: where this is set, each of them compiles every module anew
 unexport PYTHONDONTWRITEBYTECODE
 
