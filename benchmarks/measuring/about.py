@@ -22,12 +22,15 @@ PACKAGES = (
 
 
 def about(command: str = "") -> dict[str, Any]:
-    """Commit, date, command and machine of a measurement that was made now.
+    """Commit, tree, date, command and machine of a measurement that was made now.
+
+    tree: git's hash of slotwise/ in that commit. Figures with one tree are figures of one product, whatever else was committed.
 
     command: how to repeat it; this process's own where it is empty.
     """
     return {
         "commit": commit(),
+        "tree": git("rev-parse", "--short=12", "HEAD:slotwise", root=ROOT),
         "date": datetime.now(UTC).date().isoformat(),
         "command": command or shlex.join(["python", "-m", _module(), *sys.argv[1:]]),
         "machine": machine(),

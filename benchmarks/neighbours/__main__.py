@@ -148,7 +148,7 @@ def tried(name: str, neighbours: list[str], yard: Yard, known: Row, seconds: flo
                 rows[neighbour] = {"why": f"it did not start again: {error}"}
                 place.stop()
     system = SYSTEMS[name]
-    part = {"commit": known["commit"], "date": known["date"], "ours": system.ours, "remedies": system.remedies}
+    part = {**{key: known[key] for key in ("commit", "tree", "date")}, "ours": system.ours, "remedies": system.remedies}
     part |= {"settings": place.settings}
     return {**part, "load": [load, os.getloadavg()[0]], "quiet": place.quiet, "starts": place.starts, "rows": rows}
 

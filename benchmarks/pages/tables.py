@@ -261,7 +261,7 @@ def echo_rows(figures: Figures) -> str:
 
 
 def sources(figures: Figures) -> str:
-    """The commit, date and machine of every figure."""
+    """The commit, the tree of slotwise/, date and machine of every figure."""
     lines = []
     for name, figure in figures.items():
         machine = figure["machine"]
@@ -269,8 +269,9 @@ def sources(figures: Figures) -> str:
         where = ", ".join([machine["cpu"], f"{machine['cores']} cores", *flags]) if machine["cpu"] else "not recorded"
         how = "typed into the page, recovered" if "recovered" in figure.get("source", "") else "as measured"
         how = "history" if name in HISTORY else how
-        lines.append([f"[{name}](figures/{name}.json)", figure["commit"], figure["date"], where, how])
-    return table(["figures", "commit", "date", "machine", ""], lines)
+        tree = figure.get("tree", "")[:7]
+        lines.append([f"[{name}](figures/{name}.json)", figure["commit"], tree, figure["date"], where, how])
+    return table(["figures", "commit", "slotwise/", "date", "machine", ""], lines)
 
 
 def bits_rows(figures: Figures) -> str:

@@ -169,7 +169,7 @@ def test_the_interval_of_a_median_is_what_tables_of_order_statistics_say() -> No
 
 def test_what_is_measured_now_says_where_and_with_what() -> None:
     known = about("a command")
-    assert list(known) == ["commit", "date", "command", "machine"]
+    assert list(known) == ["commit", "tree", "date", "command", "machine"]
     assert all(known.values())
     assert known["command"] == "a command"
     assert {"cpu", "cores", "amx", "avx512", "avx2", "packages"} <= machine().keys()

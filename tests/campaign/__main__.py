@@ -80,7 +80,7 @@ def resumed(left: dict[str, Any] | None, part: Part, facts: dict[str, Any]) -> T
     same = {key: facts[key] for key in SAME}
     if left is not None and all(left.get(key) == value for key, value in same.items()):
         return Tally(**left)
-    where = {"date": facts["date"], "cpu": facts["machine"]["cpu"]}
+    where = {"tree": facts["tree"], "date": facts["date"], "cpu": facts["machine"]["cpu"]}
     return Tally(planned=part.planned(facts["scale"]), full=part.planned(1.0), **where, **same)
 
 
