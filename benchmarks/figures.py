@@ -34,6 +34,7 @@ PARTS = {
     "decoded": "captions and translation in closed batches and in steps: 1, 8 and 16 clients",
     "dropped": "streams alone, and beside 1,000 that are dropped and 50 that are never read",
     "by_steps": "closed batches against steps: translations of 4 to 64 tokens, 32 clients",
+    "unread": "streams of our own host, LitServe, TorchServe and Mosec beside clients that stop reading theirs",
     "streams_beside": "streams of our own host, LitServe and TorchServe: pieces a second; then one poisoned request in eight",
     "gateway": "what it adds to a ResNet-18 request, and one minute at twice the capacity",
     "hedging": "a stand-in that never answers one request in 50, behind the gateway",

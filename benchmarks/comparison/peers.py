@@ -122,7 +122,7 @@ class Peer(Http):
             command += ["--port", str(self.settings["port"]), "--working-dir", str(HERE), "--quiet"]
         if self.program == "mlserver":
             command = [str(self.place / "bin" / "mlserver"), "start", str(self.mlserver())]
-        if self.program == "mosec":
+        if self.program in ("mosec", "mosec_streams"):
             command += ["--address", "127.0.0.1", "--port", str(self.settings["port"]), "--log-level", "error"]
             command += [
                 "--timeout",

@@ -62,6 +62,7 @@ PROGRAMS = {
     ),
     "fastapi": Program(("fastapi==0.165.0", "uvicorn==0.54.0", "python-multipart==0.0.34"), batches=False),
     "fastapi_batched": Program(("fastapi==0.165.0", "uvicorn==0.54.0", "python-multipart==0.0.34")),
+    "mosec_streams": Program(("mosec==0.9.8",), "/inference", plain, "HTTP in Rust"),
     "mosec": Program(("mosec==0.9.8",), "/inference", plain, "as many more that decode; HTTP in Rust"),
     "ray": Program((), "/", plain, "a proxy process, and those of the cluster", "ray"),
     "triton": Program((), "/v2/models/classifier/infer", plain, "HTTP in C++", "nvidia-pytriton"),

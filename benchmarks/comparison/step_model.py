@@ -1,8 +1,9 @@
-"""The model of benchmarks/measuring/streams_beside.py for servers of other people: the same handler, weights and steps.
+"""The model of benchmarks/measuring/streams_beside.py and unread.py for servers of other people: the same handler and steps.
 
 A turn reads who is new, all at once, and gives everybody else the next token: what a loop of any server calls again and again.
 """
 
+import importlib
 import json
 import sys
 from dataclasses import dataclass
@@ -39,11 +40,10 @@ class StepModel:
     def __init__(self, settings: dict[str, Any]) -> None:
         folder = Path(settings["model_dir"])
         sys.path.append(str(folder))
-        import poisoned_translator  # type: ignore[import-not-found,unused-ignore]  # the archive's, beside its own modules
-
-        self.handler = poisoned_translator.PoisonedTranslator()
+        module, _, name = settings["handler"].partition(":")  # the archive's, beside its own modules
+        self.handler = getattr(importlib.import_module(module), name)()
         model = json.loads((folder / "slotwise.json").read_text("utf-8"))["model"]
-        chosen = {"engine": "transformers", "precision": "fp32", "threads": settings["threads"]}
+        chosen = {key: settings[key] for key in ("engine", "precision", "threads") if key in settings}
         self.engine = self.handler.load(folder, Settings(model=model, batch_size=settings["batch_size"], **chosen))
         self.careful = bool(settings.get("careful"))
         self.streams: dict[Any, OpenStream] = {}

@@ -30,9 +30,10 @@ Server = ModelServer | Peer
 
 
 class StreamYard:
-    """Makes the servers. made: the folder of the model. work: for what is made."""
+    """Makes the servers. made: the folder of the model. work: for what is made. handler: its module and class."""
 
-    def __init__(self, made: Path, work: Path) -> None:
+    def __init__(self, made: Path, work: Path, handler: str, engine: str = "") -> None:
+        self.handler, self.engine = handler, {"engine": engine, "precision": "fp32"} if engine else {}
         self.work, self.store, self.places = work, work / "store", project.state_dir("compare")
         self.places.mkdir(parents=True, exist_ok=True)
         say(f"building {made.name}")
@@ -43,7 +44,7 @@ class StreamYard:
     def settings(self, *, careful: bool, continuous: bool = False) -> dict[str, Any]:
         """What the programs of others read."""
         numbers = {"processes": 1, "threads": THREADS, "batch_size": SLOTS, "delay_ms": DELAY_MS, "timeout_s": TIMEOUT_S}
-        kind = {"kind": "stream", "form": "engine", "engine": "transformers", "precision": "fp32"}
+        kind = {"kind": "stream", "handler": self.handler, "form": "engine" if self.engine else "natural", **self.engine}
         return {**kind, **numbers, "model_dir": str(self.model_dir.resolve()), "careful": careful, "continuous": continuous}
 
     def ours(self) -> ModelServer:
@@ -53,6 +54,10 @@ class StreamYard:
     def litserve(self, *, careful: bool) -> Peer:
         """LitServe's continuous loop."""
         return Peer(self._name("litserve"), "litserve_streams", self.settings(careful=careful), self.work, self.places)
+
+    def mosec(self) -> Peer:
+        """Mosec's server-sent events of closed batches."""
+        return Peer(self._name("mosec"), "mosec_streams", self.settings(careful=False), self.work, self.places)
 
     def torchserve(self, *, careful: bool, continuous: bool) -> ModelServer:
         """TorchServe: intermediate answers of closed batches, or its continuousBatching."""
@@ -73,7 +78,7 @@ class StreamYard:
         return f"{name}-{self.count}"
 
     def _profile(self) -> dict[str, str]:
-        keys = {**PROFILE, "response_timeout_s": TIMEOUT_S, "engine": "transformers", "precision": "fp32"}
+        keys = {**PROFILE, "response_timeout_s": TIMEOUT_S, **self.engine}
         return {**QUIET, **{key: str(value) for key, value in keys.items()}}
 
 

@@ -35,9 +35,9 @@ from slotwise.server.lifecycle import ServerRecord
 NAME = "ticking"
 ALONE, BESIDE = "alone", "beside dropped streams"
 CLIENTS, DROPS, UNREAD = 8, 1000, 50
-BODY = b"64 8"
-DROPPED = (b"3 8", b"500 8", b"40 4000", b"no number")
-NEVER_READ, RECEIVE_BYTES = b"1000000 4000", 4096  # small, so that they are cut off within a round
+BODY = b"64 8 a"
+DROPPED = (b"3 8 b", b"500 8 b", b"40 4000 b", b"no number")
+NEVER_READ, RECEIVE_BYTES = b"1000000 4000 c", 4096  # small, so that they are cut off within a round
 LONGEST_S = 0.3  # that somebody reads who drops
 REST_S = 120.0  # after a round, until nothing of it is left
 AT_REST = ("slotwise_host_open_requests", "slotwise_open_streams", "slotwise_gateway_memory_bytes")
@@ -95,7 +95,7 @@ def dropping(url: str, headers: Mapping[str, str], drops: int, unread: int, seco
 
 async def _dropping(target: Target, drops: int, unread: int, seconds: float) -> None:
     draw = random.Random(0)
-    silent = [_never_reads(target) for _ in range(unread)]
+    silent = [never_reads(target, NEVER_READ) for _ in range(unread)]
     async with asyncio.TaskGroup() as group:
         for _ in range(drops):
             group.create_task(_drop_one(target, draw, draw.uniform(0, seconds)))
@@ -103,12 +103,12 @@ async def _dropping(target: Target, drops: int, unread: int, seconds: float) -> 
         one.close()
 
 
-def _never_reads(target: Target) -> socket.socket:
+def never_reads(target: Target, body: bytes) -> socket.socket:
     """A client that has asked."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BYTES)
     one.connect(target.address)
-    one.sendall(target.request(NEVER_READ, "text/plain"))
+    one.sendall(target.request(body, "text/plain"))
     return one
 
 

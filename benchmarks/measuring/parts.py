@@ -69,6 +69,7 @@ starting = _measured_by("starting")
 streams_beside = _measured_by("streams_beside")
 traces = _measured_by("traces")
 translation_large = _measured_by("real_size", "translation")
+unread = _measured_by("unread")
 worker = _measured_by("worker_cost", "compare")
 
 

@@ -45,12 +45,17 @@ def built(model: str, work: Path, weights: str | None = None) -> ArchiveInfo:
 
 def built_handler(name: str, work: Path) -> ArchiveInfo:
     """An archive of nothing but the handler benchmarks/measuring/NAME.py."""
+    return built(str(handler_folder(name, work)), work)
+
+
+def handler_folder(name: str, work: Path) -> Path:
+    """The folder that such an archive is built from."""
     made = work / name
     made.mkdir()
     (work / "store").mkdir(exist_ok=True)
     shutil.copy(Path(__file__).with_name(f"{name}.py"), made)
     (made / "model.toml").write_text(f'name = "{name}"\nhandler = "{name}.py"\n', "utf-8")
-    return built(str(made), work)
+    return made
 
 
 def unpacked(info: ArchiveInfo, folder: Path) -> Path:

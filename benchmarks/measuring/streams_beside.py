@@ -79,7 +79,7 @@ class StreamReading(Reading):
 
 def measure(options: Namespace, work: Path) -> dict[str, Any]:
     """Every round asks each system once; then each is poisoned."""
-    yard = StreamYard(_made(work), work)
+    yard = StreamYard(_made(work), work, f"{HANDLER}:PoisonedTranslator", "transformers")
     alone = Alone(StepModel(yard.settings(careful=False)))
     texts = alone.texts(CLIENTS)
     rows, settings = _speed(options, yard, texts, alone)

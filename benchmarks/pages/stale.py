@@ -77,6 +77,15 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "day": (WORKER, "slotwise/host", "slotwise/frontend", "slotwise/backends", "slotwise/tune/virtual_host.py"),
     "decoded": (*CAPTIONS, *TRANSLATION[1:], "slotwise/host", "slotwise/backends", "slotwise/frontend"),
     "dropped": (WORKER, "slotwise/host", "slotwise/backends", "slotwise/frontend", "benchmarks/measuring/handlers"),
+    "unread": (
+        WORKER,
+        "slotwise/host",
+        "slotwise/backends",
+        "slotwise/frontend",
+        "benchmarks/measuring/ticking.py",
+        "benchmarks/comparison/step_model.py",
+        "benchmarks/comparison/stream_systems.py",
+    ),
     "by_steps": (WORKER, "handlers/translator.py", "slotwise/host", "slotwise/backends", "slotwise/frontend"),
     "streams_beside": (
         WORKER,

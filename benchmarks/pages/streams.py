@@ -1,6 +1,6 @@
 """The tables of streams: steps beside closed batches, pieces a second beside LitServe and TorchServe, and what poison costs.
 
-On a page: `decoded.rows`, `dropped.rows`, `by_steps.rows`, `streams_beside.rows`, `streams_beside.lost`,
+On a page: `decoded.rows`, `dropped.rows`, `unread.rows`, `by_steps.rows`, `streams_beside.rows`, `streams_beside.lost`,
 `streams_beside.told` and `streams_beside.settings`.
 """
 
@@ -57,6 +57,19 @@ def dropped(figures: Figures) -> str:
     kept = f"{number(memory['before'])} MiB before, {number(memory['after'])} MiB after"
     cut = f"{found['cut_off']:.0f} readers cut off"
     return f"{table(columns, lines)}\n\nOpen when all was over: {open_after:.0f}. Memory of host and worker: {kept}; {cut}."
+
+
+def unread(figures: Figures) -> str:
+    """What innocents' streams became beside nobody, and beside long streams that are read and that are not."""
+    lines = []
+    for row in figures["unread"]["rows"]:
+        asked = sum(row[key] for key in ("right", *HARMS))
+        again = "no" if row["well_after_s"] is None else "at once" if not row["well_after_s"] else f"{row['well_after_s']:g} s"
+        whole = number(row["whole_p50_ms"]) if row["whole_p50_ms"] else "-"
+        about = [row["system"], row["beside"], number(row["streams_s"]), whole]
+        lines.append([*about, *(row[key] for key in HARMS), asked, again, number(row["memory_mib"])])
+    columns = ["system", "beside", "right streams a second", "one takes, p50 ms", *HARMS.values(), "of", "well again"]
+    return table([*columns, "memory grew by, MiB"], lines)
 
 
 def speeds(figures: Figures) -> str:
@@ -126,6 +139,7 @@ def settings(figures: Figures) -> str:
 TABLES: dict[str, Callable[[Figures], str]] = {
     "decoded.rows": decoded,
     "dropped.rows": dropped,
+    "unread.rows": unread,
     "by_steps.rows": by_steps,
     f"{NAME}.rows": speeds,
     f"{NAME}.lost": lost,

@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.comparison.step_model import StepModel
 from benchmarks.comparison.stream_systems import SYSTEMS
-from benchmarks.measuring import streams_beside
+from benchmarks.measuring import streams_beside, unread
 from benchmarks.measuring.judged_streams import JUNK, ODD, Asked, Outcome, StreamClients, came, judge, summary
 from benchmarks.pages.streams import TABLES
 from benchmarks.tests.odd_server import serving
@@ -97,11 +97,11 @@ def due(text: str, tokens: int) -> list[str]:
     return [f"{text}{i}" for i in range(tokens)]
 
 
-def asked(answer: Callable[[Any], Answer], do: str = "") -> dict[str, Any]:
+def asked(answer: Callable[[Any], Answer], do: str = "", patience_s: float = 0.3) -> dict[str, Any]:
     async def whole() -> dict[str, Any]:
         async with serving(doing(answer)) as target:
             clients = StreamClients(target, ["first", "second"], due, do)
-            clients.patience_s = 0.3
+            clients.patience_s = patience_s
             await clients.run(0.6)
             return summary(clients.outcomes, 0.0, 0.6)
 
@@ -109,7 +109,7 @@ def asked(answer: Callable[[Any], Answer], do: str = "") -> dict[str, Any]:
 
 
 def test_innocents_of_a_good_server_lose_nothing() -> None:
-    found = asked(lambda record: (200, lines(record, record["tokens"]), True), "step")
+    found = asked(lambda record: (200, lines(record, record["tokens"]), True), "step", patience_s=30.0)
     assert found["innocent"] == found["right"] > 0
     assert found["poisoned"] > 0
     assert found["pieces_s"] > 0
@@ -175,6 +175,39 @@ def test_a_careful_author_loses_only_the_guilty_prefill() -> None:
         model(careful=False).turn({"a": 2, "bad": -1})
     told = model(careful=True).turn({"a": 2, "bad": -1})
     assert [(each.key, each.failed) for each in told] == [("a", False), ("bad", True)]
+
+
+PIECES = [f"c1-{number};....".encode() for number in range(unread.PIECES)]
+
+
+@pytest.mark.parametrize(
+    ("status", "pieces", "ended", "kind"),
+    [
+        (200, PIECES, True, "right"),
+        (200, PIECES, False, "cut short"),
+        (200, PIECES[:9], True, "cut short"),
+        (503, [], True, "lost"),
+        (0, [], False, "lost"),
+        (200, [*PIECES[:9], *PIECES[10:]], True, "wrong"),
+        (200, [b"c2-0;", *PIECES[1:]], True, "wrong"),
+        (200, [*PIECES, PIECES[0]], True, "wrong"),
+    ],
+)
+def test_beside_who_does_not_read_each_piece_tells_whose_it_is(
+    status: int, pieces: Sequence[bytes], ended: bool, kind: str
+) -> None:
+    assert unread.judge(status, b"".join(pieces), b"c1", ended=ended) == kind
+
+
+def test_a_server_that_never_gets_well_is_shown_so() -> None:
+    row = {"system": "a", "beside": unread.UNREAD, "right": 0, "lost": 8, "cut_short": 0, "wrong": 0, "streams_s": 0.0}
+    row |= {"whole_p50_ms": None, "well_after_s": None, "memory_mib": 1.1}
+    well = {**row, "beside": unread.NOBODY, "right": 8, "lost": 0, "streams_s": 2.0, "whole_p50_ms": 350.0, "well_after_s": 0.0}
+    lines = TABLES["unread.rows"]({"unread": {"rows": [row, well]}}).splitlines()[2:]
+    assert lines == [
+        f"| a | {unread.UNREAD} | 0 | - | 8 | 0 | 0 | 8 | no | 1.1 |",
+        "| a | nobody | 2 | 350 | 0 | 0 | 0 | 8 | at once | 1.1 |",
+    ]
 
 
 def test_the_tables_say_what_was_lost() -> None:

@@ -21,8 +21,8 @@ class Tally:
     are not. refused: bad requests that were refused as they should be. unplanned: a 5xx that nobody planned, or a traceback.
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
     late: innocents that waited longer than is promised.
-    measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, tree (of slotwise/), date, cpu: of
-    this part's run.
+    measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, tree (of slotwise/), date,
+    cpu: of this part's run.
     """
 
     planned: int
