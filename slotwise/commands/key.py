@@ -99,11 +99,13 @@ def remove(
     name: Annotated[str, typer.Argument(help="Whose key it was.")],
     file: File = Path("keys.json"),
     old: Annotated[bool, typer.Option("--old", help="Only the older one of two.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Take a name's keys away; a running gateway notices within a second."""
     from slotwise.frontend.admission import keys
 
     keys.remove(file, name, old=old)
+    emit({"removed": name, "file": str(file), "old": old}, as_json, lambda: None)
     say(f"the {'older ' if old else ''}key of {name} opens nothing any more")
 
 

@@ -318,6 +318,8 @@ def test_the_commands_rotate_and_list_also_where_only_ascii_is_printed(file: Pat
     listed = slotwise_key("list", "--keys", str(file), PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert (listed.returncode, listed.stdout.count("mod\\xe8le")) == (0, 2), listed.stderr
     assert slotwise_key("rotate", "app", "--keep", "soon", "--keys", str(file)).returncode == 2
+    gone = slotwise_key("remove", "app", "--old", "--keys", str(file), "--json")
+    assert json.loads(gone.stdout) == {"removed": "app", "file": str(file), "old": True}
 
 
 def test_a_key_that_ends_after_the_last_year_of_a_date_is_listed(file: Path) -> None:
