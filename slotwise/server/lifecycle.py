@@ -68,6 +68,7 @@ __all__ = [
 STOP_TIMEOUT_S = 20.0
 HOST_STOP_TIMEOUT_S = 60.0  # what was deployed on somebody else's cluster is taken away first
 FOREGROUND_POLL_S = 0.3
+DYING_S = 10.0  # a killed process gives its memory back first, and then carries no mark by which it is known
 SUCCESSION_S = 2.0  # between the two servers of `apply`
 REMOVALS = 10
 
@@ -216,6 +217,9 @@ def stop(record: ServerRecord, patience_s: float = 0.0) -> None:
                 run_start_module(record, ["--stop"])
         end(record.run_id, HOST_STOP_TIMEOUT_S + patience_s if record.kind in supervisor.HOSTS else STOP_TIMEOUT_S)
     end(record.run_id, 0)
+    until = time.monotonic() + DYING_S
+    while record.alive() and time.monotonic() < until:
+        time.sleep(FOREGROUND_POLL_S)
     if record.alive():
         raise SlotwiseError(f"the server {record.name} (pid {record.pid}) does not end: it runs on", "`ps` shows its state")
     if record.kind == "triton":

@@ -281,3 +281,31 @@ async def test_nothing_is_kept_of_a_connection_that_is_gone(make_front: MakeFron
         writer.write(os.urandom(100))
     while made[0]._count or made[0]._by_client or made[0]._looking:
         await asyncio.sleep(0.01)
+
+
+async def test_what_a_client_has_sent_before_the_end_is_answered(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[http_protocol.GatewayProtocol] = []
+    first = http_protocol.GatewayProtocol.connection_made
+    monkeypatch.setattr(
+        http_protocol.GatewayProtocol, "connection_made", lambda self, transport: made.append(self) or first(self, transport)
+    )
+    async with connecting(await make_front()) as connect:
+        for sent in (b"", GOOD[:30], GOOD):
+            reader, writer = await connect()
+            writer.write(GOOD)
+            assert (await answer(reader))[0] == 200
+            os.write(writer.get_extra_info("socket").fileno(), sent)  # at once, and nothing of it is read before the end
+            made.pop().shutdown()
+            os.write(writer.get_extra_info("socket").fileno(), GOOD[len(sent) :] if sent else b"")
+            async with asyncio.timeout(ENOUGH_S):
+                assert not sent or (await answer(reader))[0] == 200
+                assert await reader.read() == b""
+        reader, writer = await connect()
+        writer.write(GOOD[:30])
+        while not (made and made[0]._head_begun):
+            await asyncio.sleep(0.01)
+        made[0].shutdown()
+        writer.write(GOOD[30:])
+        async with asyncio.timeout(ENOUGH_S):
+            assert (await answer(reader))[0] == 200
+            assert await reader.read() == b""

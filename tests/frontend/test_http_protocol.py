@@ -142,7 +142,7 @@ async def test_a_client_that_does_not_take_its_answer_is_cut_off(
     async def long_answer(*given: Any) -> BackendAnswer:
         return BackendAnswer(200, [(b"x-batch-slot", b"0")], bytes(LONG))
 
-    monkeypatch.setattr(forward, "SEND_S", 1.0)
+    monkeypatch.setattr(forward, "SEND_S", 3.0)
     monkeypatch.setattr(forward, "SLOWEST_BYTES_A_S", 2.0**40)
     assert front.backend.upstream
     monkeypatch.setattr(front.backend.upstream, "send", long_answer)

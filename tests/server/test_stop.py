@@ -91,10 +91,19 @@ def test_one_that_does_not_end_keeps_its_record(start: Start, monkeypatch: pytes
     with monkeypatch.context() as patched:
         patched.setattr(os, "kill", lambda pid, number: None)
         patched.setattr(lifecycle, "end", lambda run_id, patience_s: None)
+        patched.setattr(lifecycle, "DYING_S", 0.0)
         with pytest.raises(SlotwiseError, match="does not end: it runs on"):
             stop_command()
     assert record.tmp_dir.is_dir()
     assert ServerRecord.load(record.state_dir) is not None
+
+
+def test_one_that_is_just_ending_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large process that was killed gives its memory back first: then it is not known by its mark any more."""
+    record = start()
+    monkeypatch.setattr(lifecycle, "end", lambda run_id, patience_s: None)
+    stop_command()
+    assert not record.alive()
 
 
 @pytest.mark.parametrize("replaced", [True, False])

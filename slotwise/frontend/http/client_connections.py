@@ -8,8 +8,11 @@ connection is cheaper than a timer for each of its requests.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
 import resource
+import termios
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -23,6 +26,7 @@ log = logging.getLogger("slotwise.gateway")
 
 LOOK_EVERY_S = 1.0
 SILENT_S = 1.0  # who has been connected for so long might have asked something
+LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
 MOST_REFUSED = 64  # that still hear why
 OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
 
@@ -58,6 +62,13 @@ class Pace:
         slow = done - self.done < limits.min_body_rate * elapsed_s
         self.since, self.done = now, done
         return slow
+
+
+def has_unread(transport: asyncio.BaseTransport) -> bool:
+    """Whether something has come on a connection that this process has not read yet."""
+    with contextlib.suppress(OSError):
+        return any(fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4)))
+    return False
 
 
 class ClientConnection(Protocol):

@@ -17,19 +17,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
-from slotwise.frontend.http import request_head
 from slotwise.frontend.http.access import Entrance
 from slotwise.frontend.http.asgi_cycle import AsgiCycle, as_asgi
-from slotwise.frontend.http.client_connections import OpenConnections, Pace
+from slotwise.frontend.http.client_connections import LINGER_S, OpenConnections, Pace, has_unread
 from slotwise.frontend.http.direct import DirectCycle, ObservedCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
-from slotwise.frontend.http.read_ahead import ReadAhead
-from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead
+from slotwise.frontend.http.read_ahead import AHEAD_BYTES, ReadAhead
+from slotwise.frontend.http.request_head import END_OF_HEAD, HeadTooLarge, RequestHead, check_line_ends, read_head
 
 log = logging.getLogger("slotwise.gateway")
-
-AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
-LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
 
 
 class GatewayProtocol(HttpToolsProtocol):
@@ -51,7 +47,7 @@ class GatewayProtocol(HttpToolsProtocol):
         self._answer_pace: Pace | None = None  # while there is some of an answer that the client has not taken
         self._blank_line = False  # came before the next head, which one may
         self._too_many = False  # more came behind a request than may wait
-        self._ended = False  # what still comes is read away
+        self._ended = self._leaves = False  # what still comes is read away; it ends with its next answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it where there are too many."""
@@ -159,10 +155,10 @@ class GatewayProtocol(HttpToolsProtocol):
         stop = end if head_end < 0 else head_end + len(END_OF_HEAD)
         self.limits.head.check(data, at, stop)
         if head_end < 0:
-            request_head.check_line_ends(data, at, end)
+            check_line_ends(data, at, end)
             return at
         self._blank_line = False
-        self._begin(request_head.read_head(bytes(memoryview(data)[at:stop])))
+        self._begin(read_head(bytes(memoryview(data)[at:stop])))
         self._end_if_complete()
         return stop
 
@@ -201,7 +197,7 @@ class GatewayProtocol(HttpToolsProtocol):
             "default_headers": self.server_state.default_headers,
             "message_event": asyncio.Event(),
             "expect_100_continue": head.expects_continue,
-            "keep_alive": head.keep_alive,
+            "keep_alive": head.keep_alive and not self._leaves,
             "on_response": self.on_response_complete,
         }
         if names is None:
@@ -228,8 +224,8 @@ class GatewayProtocol(HttpToolsProtocol):
         elif self._ahead.data:
             self._go_on()
         elif self._too_many:
-            most = self.limits.max_pipelined
-            self._refuse(Refused(429, f"at most {most} requests may come before an answer", retry_after_s=1, close=True))
+            why = f"at most {self.limits.max_pipelined} requests may come before an answer"
+            self._refuse(Refused(429, why, retry_after_s=1, close=True))
 
     def look(self, now: float) -> None:
         """End the connection where its client takes too long for what it has to do."""
@@ -255,7 +251,13 @@ class GatewayProtocol(HttpToolsProtocol):
             if now - self._since > self.limits.head_timeout_s:
                 self._refuse(Refused(408, f"the head has not come within {self.limits.head_timeout_s:g} s", close=True))
         elif now - self._since > (self.timeout_keep_alive if self.asked else self.limits.head_timeout_s):
-            self.transport.close()
+            self.shutdown()
+
+    def shutdown(self) -> None:
+        """End it, once what is in hand is answered, and what its client has sent by now: closed, it would be lost."""
+        self._leaves = True
+        if not self._at_rest or not (self._head_begun or has_unread(self.transport)):
+            super().shutdown()
 
     def drop(self) -> None:
         """Make room for another connection; nothing is in hand, and TLS would wait for its client's farewell."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from slotwise.frontend.http.http_framing import Malformed
 from slotwise.frontend.http.request_head import END_OF_HEAD, read_head
 
+AHEAD_BYTES = 64 * 1024  # that may wait behind a request which is being answered
+
 
 class ReadAhead:
     """Bytes that cannot be taken apart yet. They are counted each time that twice as many requests may have come."""
