@@ -283,7 +283,9 @@ async def test_nothing_is_kept_of_a_connection_that_is_gone(make_front: MakeFron
         await asyncio.sleep(0.01)
 
 
-async def test_what_a_client_has_sent_before_the_end_is_answered(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_client_has_sent_before_the_end_is_answered(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[http_protocol.GatewayProtocol] = []
     first = http_protocol.GatewayProtocol.connection_made
     monkeypatch.setattr(
