@@ -10,7 +10,7 @@ chaos      workers, server and gateway killed or stopped, files gone and torn, d
 hostile    one hostile client beside sixteen others at the gateway: each attack alone, then all at once
 drop_in    the same at the five ports of `slotwise torchserve`
 traces     timed traces of several requests at once at a host of our own, each answer compared with its answer alone
-soak       TorchServe, MMS, Ray and our own host behind the gateway at 80% of what they can do; workers die, change and are swapped
+soak       each server behind the gateway at 80% of what it can do; workers die, change and are swapped
 
 Each case follows from the seed, the part and its number alone. So a failure prints the command that repeats just it. A part
 that was interrupted goes on where it was, when it is started again with the same seed, scale and FILE at the same commit; the
