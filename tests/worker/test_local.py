@@ -19,6 +19,7 @@ from slotwise.worker.guard.local_guard import LocalGuard, _answer
 from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.local import LocalHost, answerer
 from slotwise.worker.hosts.messages import VERSION, Message, read_message
 from tests.worker import strangers
@@ -171,3 +172,15 @@ def test_of_a_strangers_sizes_the_last_one_holds_and_a_type_that_is_named_holds(
     assert {name: unit for name, _, unit, _ in metrics.values} == {
         **{"mb": "MB", "gb": "GB", "sum": "", "now": "rows", "cached": "rows", "total": "", "rows": ""}
     }
+
+
+def test_a_strangers_status_and_headers_are_sent_as_torchserve_sends_them() -> None:
+    def answered(status: int, value: str) -> tuple[int, bytes]:
+        slot = StandInSlot({})
+        slot.report_status(status)
+        slot.add_response_property("x-a", value)
+        return frames.answer_about(frames.of_answer(1, _answer(slot, b"")).text)
+
+    for status, value, sent in ((299, "é", b"\xe9"), (520, "a\tb", b"a\tb"), (418, "кот", b"???")):
+        assert answered(status, value) == (status, [(b"x-a", sent)])
+    assert answered(700, "a")[0] == 500
