@@ -175,6 +175,11 @@ def test_the_rest_of_the_address_reaches_the_handler_in_any_script(running: Depl
     assert answer["path"] == rest
 
 
+def test_who_accepts_events_alone_gets_the_whole_answer_of_a_model_that_gives_none(running: Deployment) -> None:
+    answer = asked(running, "/predictions/echo", accept="text/event-stream")
+    assert (answer.status_code, answer.json()["value"]) == (200, "x")
+
+
 def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: Deployment) -> None:
     asked(running, "/predictions/x%22%20200%201%20%0a", b"", "GET")
     for path in ("/models?ur%6c=https://user:S3CRET@h:1/x.mar", "/model%73/?url=https://user:S3CRET@h:1/x.mar&batch_size=2"):
