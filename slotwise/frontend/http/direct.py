@@ -28,7 +28,7 @@ log = logging.getLogger("slotwise.gateway")
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search  # what no header may have in it
 _SECURITY = b"".join(b"%s: %s\r\n" % header for header in replies.SECURITY)
-_CLOSE = b"connection: close\r\n"
+_CLOSE = b"\r\nconnection: close\r\n"
 
 
 def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapping[str, str]) -> Scope:
@@ -153,7 +153,7 @@ class DirectCycle(RequestResponseCycle):
         closes = _CLOSE in head
         self.keep_alive &= not self.waiting_for_100_continue  # its body comes now, or never
         if not self.keep_alive and not closes:
-            head += _CLOSE
+            head += _CLOSE[2:]
         self.keep_alive &= not closes
         self.response_started = True
         return head
