@@ -71,7 +71,7 @@ class Address:
     @property
     def url(self) -> str:
         """How it is written."""
-        return f"{'https' if self.tls else 'http'}://{self.host}:{self.port}"
+        return f"{'https' if self.tls else 'http'}://{with_port(self.host, self.port)}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,10 @@ class Configuration:
     def address(self, api: str) -> Address:
         """Where `inference`, `management` or `metrics` listens."""
         return Address.parsed(self.text(f"{api}_address", f"http://127.0.0.1:{DEFAULT_PORTS[api]}"), api)
+
+    def grpc_host(self, api: str) -> str:
+        """Where gRPC for `inference` or `management` listens; as in Java an address of IPv6 may stand in brackets."""
+        return self.text(f"grpc_{api}_address", "127.0.0.1").strip().strip("[]")
 
     @property
     def one_port(self) -> bool:
@@ -189,6 +193,11 @@ def _variable(key: str, keys: Mapping[str, str]) -> str:
     if key in OF_THE_FILE or (key == "allowed_urls" and keys.get("use_env_allowed_urls", "").lower() != "true"):
         return ""
     return OTHERWISE.get(key, f"TS_{key.removeprefix('ts_').upper()}")
+
+
+def with_port(host: str, port: int) -> str:
+    """Both, as they stand in an address: one of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def hostname() -> str:

@@ -17,6 +17,7 @@ from slotwise.drop_in.configuration import Configuration
 from slotwise.drop_in.own_host import DropInHost
 from slotwise.drop_in.snapshots import Occasion, SnapshotModel, Snapshots, models_of
 from slotwise.errors import SlotwiseError
+from slotwise.frontend import replies
 from slotwise.profiles.profile import Profile
 
 log = logging.getLogger("slotwise.drop_in")
@@ -87,6 +88,8 @@ class DropInModels(ModelTable):
             answer = await served.answer(request)
         except Refused as refused:
             raise ApiError(refused.status, "InternalServerException", refused.message) from refused
+        if served.settings.foreign and answer.status >= 400 and answer.body.startswith(b'{"error":'):  # its guard's words
+            raise ApiError(answer.status, "InternalServerException", replies.message_of(answer.status, answer.body))
         return CustomizedMetadata(answer.status, _object(answer.body))
 
     def usual(self, info: ArchiveInfo, name: str) -> tuple[Profile, dict[str, Any]]:
@@ -262,7 +265,7 @@ def _object(body: bytes) -> dict[str, Any]:
         return {name: value for name, value in pairs if value is not None}
 
     try:
-        content = json.loads(body, object_pairs_hook=without_null)
+        content = json.loads(body, object_pairs_hook=without_null, parse_constant=str)  # NaN is no JSON; as there it is a text
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

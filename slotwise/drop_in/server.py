@@ -27,7 +27,7 @@ from slotwise.drop_in import daemon
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.command_line import TORCHSERVE
-from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured
+from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured, with_port
 from slotwise.drop_in.inference_api import (
     QUERY,
     DropInEntrance,
@@ -67,8 +67,7 @@ from slotwise.worker.environment.cores import available_cores
 log = logging.getLogger("org.pytorch.serve.ModelServer")  # whose lines these are
 
 NAME = "torchserve"
-LOOPBACK = "127.0.0.1"
-LOOPBACKS = (LOOPBACK, "localhost", "::1")
+LOOPBACKS = ("127.0.0.1", "localhost", "::1")
 GRPC_PORTS = {"inference": 7070, "management": 7071}
 MOST_MINUTES = 100 * 366 * 1440  # of a token: a hundred years, which a date can say
 LAST_LINE = "Model server started."
@@ -130,8 +129,8 @@ async def serve(configuration: Configuration, files: LogFiles, folder: Path) -> 
                 await open_.enter_async_context(management(configuration, gateway, models, tokens, took))
             certificate = configuration.certificate if configuration.flag("enable_grpc_ssl") else None
             opened = {
-                "inference_host": configuration.text("grpc_inference_address", LOOPBACK),
-                "management_host": configuration.text("grpc_management_address", LOOPBACK),
+                "inference_host": configuration.grpc_host("inference"),
+                "management_host": configuration.grpc_host("management"),
                 "changeable": configuration.flag("enable_model_api"),
                 "certificate": CertificateFiles(*certificate) if certificate else None,
                 "sequences": host.sequence_headers,
@@ -259,9 +258,9 @@ def _open_to_all(configuration: Configuration) -> list[str]:
         return []
     said = []
     for api, port in GRPC_PORTS.items():
-        address, host = configuration.address(api), configuration.text(f"grpc_{api}_address", LOOPBACK)
+        address, host = configuration.address(api), configuration.grpc_host(api)
         said += [(address.host, address.url, f"the {api} API")]
-        said += [(host, f"{host}:{configuration.number(f'grpc_{api}_port', port)}", f"the {api} API over gRPC")]
+        said += [(host, with_port(host, configuration.number(f"grpc_{api}_port", port)), f"the {api} API over gRPC")]
     return [f"whoever reaches {at} may use {api}: tokens are switched off" for host, at, api in said if host not in LOOPBACKS]
 
 

@@ -42,10 +42,10 @@ def sent_back(identity: str) -> dict[str, str]:
     return {REQUEST_ID: identity} if _PLAIN_ID(identity) else {}
 
 
-def checked(raw: object) -> CheckedHeaders:
+def checked(raw: object, charset: str = "ascii") -> CheckedHeaders:
     """Check a handler's response headers: any mapping, or None for no headers.
 
-    A number becomes text, and a character beyond ASCII becomes "?". Headers that frame a message are left out.
+    A number becomes text, and a character beyond the charset becomes "?". Headers that frame a message are left out.
     Raises ModelFault where it is no mapping, or a name or value holds a line break.
     """
     if raw is None:
@@ -58,19 +58,19 @@ def checked(raw: object) -> CheckedHeaders:
         if HEADER_NAME.fullmatch(header) is None:
             raise ModelFault("the name of a response header holds a character that is not allowed there")
         if header.lower() not in FRAMING:
-            headers[header] = header_text(value)
+            headers[header] = header_text(value, charset)
     return headers
 
 
-def header_text(value: object) -> str:
-    """One header's value as ASCII. Raises ModelFault where it holds a line break or another control character."""
-    return _one_line(text(value))
+def header_text(value: object, charset: str = "ascii") -> str:
+    """One header's value in this charset. Raises ModelFault where it holds a line break or another control character."""
+    return _one_line(text(value), charset)
 
 
 @lru_cache(256)
-def _one_line(value: str) -> str:
-    value = value.encode("ascii", "replace").decode()
-    if not value.isprintable():
+def _one_line(value: str, charset: str) -> str:
+    value = value.encode(charset, "replace").decode(charset)
+    if not value.replace("\t", " ").isprintable():
         raise ModelFault("a response header holds a line break")
     return value
 
@@ -103,6 +103,15 @@ class Answer:
     def phrase(self) -> str:
         """The status line's reason, for example "Bad Request"."""
         return PHRASES[self.status]
+
+
+class GivenAnswer(Answer):
+    """What a stranger's handler gave for one slot, as its server sends it: any status from 200 to 599, headers in Latin-1."""
+
+    def __init__(self, status: int, content_type: str | None, body: object, headers: Mapping[str, object]) -> None:
+        super().__init__(status, content_type, body, checked(headers, "latin-1"))
+        if 200 <= status <= 599:
+            vars(self).update(status=status)
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,6 +164,20 @@ def test_the_management_port_says_whether_a_model_is_ready(running: Deployment) 
     assert (missing.status_code, missing.json()["message"]) == (404, "Model not found: nobody")
 
 
+def test_what_a_handler_says_of_itself_is_json_and_an_error_of_it_is_an_error(running: Deployment) -> None:
+    for version in ("1.0", "2.0"):
+        archive(running.folder.parent / "store", f"describes-{version}", "describes", version=version)
+        url = f"describes-{version}.mar"
+        running.call("POST", "/models", url=url, model_name="describes", initial_workers="1", synchronous="true")
+    said = running.call("GET", "/models/describes/1.0", customized="true")
+    assert said.json()[0]["customizedMetadata"] == {"share": "NaN"}
+    failed = running.call("GET", "/models/describes/2.0", customized="true")
+    error = {"code": 500, "type": "InternalServerException", "message": "the handler failed on this request"}
+    assert (failed.status_code, failed.json()) == (500, error)
+    for version in ("2.0", "1.0"):
+        running.call("DELETE", f"/models/describes/{version}")
+
+
 def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) -> None:
     for path, said in (("/predictions/told", "False"), ("/explanations/told", "True")):
         assert asked(running, path).json()["explain"] == said
@@ -173,6 +187,11 @@ def test_a_prediction_says_that_no_explanation_is_wanted(running: Deployment) ->
 def test_the_rest_of_the_address_reaches_the_handler_in_any_script(running: Deployment, rest: str) -> None:
     answer = asked(running, f"/predictions/echo/1.0/{quote(rest)}").json()
     assert answer["path"] == rest
+
+
+def test_who_accepts_events_alone_gets_the_whole_answer_of_a_model_that_gives_none(running: Deployment) -> None:
+    answer = asked(running, "/predictions/echo", accept="text/event-stream")
+    assert (answer.status_code, answer.json()["value"]) == (200, "x")
 
 
 def test_the_access_log_has_addresses_as_they_were_sent_and_no_secret(running: Deployment) -> None:

@@ -144,6 +144,9 @@ def test_the_page_has_every_key(key: str) -> None:
 
 def test_an_address_is_taken_apart() -> None:
     assert Address.parsed("https://[::1]:8443", "inference") == Address("::1", 8443, True)
+    assert Address("::1", 8443, True).url == "https://[::1]:8443"
+    for text in ("::1", "[::1]", " ::1 "):
+        assert configured_with(f"grpc_inference_address={text}").grpc_host("inference") == "::1"
     plain = [Address.parsed("http://0.0.0.0", api).port for api in ("inference", "management", "metrics")]
     secured = [Address.parsed("https://0.0.0.0", api).port for api in ("inference", "management", "metrics")]
     assert (plain, secured) == ([80, 8081, 8082], [443, 8444, 8445])
@@ -232,11 +235,11 @@ def test_a_snapshot_is_the_newest_one_also_where_the_clock_was_set_back(monkeypa
 
 def test_it_is_said_which_apis_are_open_to_whoever_reaches_them(tmp_path: Path) -> None:
     text = "disable_token_authorization=true\ngrpc_inference_address=0.0.0.0\n"
-    text += "grpc_management_address=0.0.0.0\ngrpc_management_port=71"
+    text += "grpc_management_address=[::]\ngrpc_management_port=71"
     said = introduced(configured_with(text), parsed([]), tmp_path).splitlines()
     assert [line for line in said if line.startswith("whoever")] == [
         "whoever reaches 0.0.0.0:7070 may use the inference API over gRPC: tokens are switched off",
-        "whoever reaches 0.0.0.0:71 may use the management API over gRPC: tokens are switched off",
+        "whoever reaches [::]:71 may use the management API over gRPC: tokens are switched off",
     ]
 
 

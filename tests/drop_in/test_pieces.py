@@ -109,6 +109,14 @@ def test_by_grpc_an_error_in_the_middle_ends_the_call(client: TorchServeClient) 
     assert got.content[:1] == (b"a ",)
 
 
+@pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
+def test_a_handler_that_writes_events_itself_is_heard_as_it_is(deployment: Deployment, accept: str) -> None:
+    head, chunks, whole = read(asked(deployment, b"events a b", f"Accept: {accept}"))
+    assert b"content-type: text/event-stream" in head.lower()
+    assert (chunks, whole) == ([b"a ", b"b ", b"end"], True)
+    assert read(asked(deployment, b"events a fail", f"Accept: {accept}"))[1:] == ([b"a "], False)
+
+
 def test_many_clients_get_their_own_pieces(deployment: Deployment) -> None:
     def pieces(i: int) -> list[bytes]:
         return read(asked(deployment, b"x " + b" ".join(b"%d.%d" % (i, k) for k in range(i % 5))))[1]

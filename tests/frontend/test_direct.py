@@ -77,6 +77,24 @@ async def test_a_header_that_would_be_two_is_a_500_and_ends_the_connection(
     assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"] == 500
 
 
+def test_a_header_of_security_that_an_answer_has_itself_stands_alone() -> None:
+    own = head_of(ClientReply(200, [(b"content-security-policy", b"default-src *")], b""), [])
+    assert (own.count(b"content-security-policy: "), own.count(b"referrer-policy: ")) == (1, 1)
+
+
+async def test_a_header_that_only_ends_as_that_of_the_connection_closes_none(
+    connect: Connect, front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def odd(request: BackendRequest) -> BackendAnswer:
+        return BackendAnswer(200, [(b"x-connection", b"close")], b"{}")
+
+    monkeypatch.setattr(front.gateway.backend, "answer", odd)
+    reader, writer = await connect()
+    writer.write(sized(b"one") + sized(b"two"))
+    async with asyncio.timeout(10):
+        assert [(await answer(reader))[0] for _ in range(2)] == [200, 200]
+
+
 async def test_what_is_not_let_in_and_cannot_be_read_is_answered_once(front: Front, caplog: pytest.LogCaptureFixture) -> None:
     def nobody(scope: object) -> None:
         raise Refused(401, "nobody is let in")

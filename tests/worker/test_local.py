@@ -19,6 +19,7 @@ from slotwise.worker.guard.local_guard import LocalGuard, _answer
 from slotwise.worker.guard.once import Once
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot
 from slotwise.worker.guard.stand_in_metrics import StandInMetrics
+from slotwise.worker.hosts import frames
 from slotwise.worker.hosts.local import LocalHost, answerer
 from slotwise.worker.hosts.messages import VERSION, Message, read_message
 from tests.worker import strangers
@@ -152,11 +153,11 @@ def test_a_header_that_is_set_in_two_spellings_is_sent_once() -> None:
 
 def test_of_a_strangers_numbers_only_those_that_are_numbers_are_taken() -> None:
     metrics = StandInMetrics()
-    metrics.add_metric("time", 2, "s")
+    metrics.add_time("time", 2, unit="s")
     for value in ("much", None, float("nan"), float("inf"), 10**400):
         metrics.add_metric("odd", value)
     metrics.add_counter("count", 3)
-    assert [number[:2] for number in metrics.values] == [["time", 2000.0], ["count", 3.0]]
+    assert [number[:2] for number in metrics.values] == [["time", 2.0], ["count", 3.0]]
 
 
 def test_of_a_strangers_sizes_the_last_one_holds_and_a_type_that_is_named_holds() -> None:
@@ -168,6 +169,23 @@ def test_of_a_strangers_sizes_the_last_one_holds_and_a_type_that_is_named_holds(
     metrics.add_metric_to_cache("cached", "rows", ["Level"], "gauge").add_or_update(5, ["Model"])
     metrics.add_time("total", 5, metric_type="counter")
     metrics.add_metric("rows", 5, "rows")
+    metrics.add_metric("spent", 5, "ms")
+    metrics.add_time("s", 5, None, "s")
+    metrics.add_percent("share", 5)
+    metrics.add_percent("shares", 5, None, [], "counter")
     assert {name: unit for name, _, unit, _ in metrics.values} == {
-        **{"mb": "MB", "gb": "GB", "sum": "", "now": "rows", "cached": "rows", "total": "", "rows": ""}
+        **{"mb": "MB", "gb": "GB", "sum": "", "now": "rows", "cached": "rows", "total": "", "rows": "", "spent": ""},
+        **{"s": "s", "share": "%", "shares": ""},
     }
+
+
+def test_a_strangers_status_and_headers_are_sent_as_torchserve_sends_them() -> None:
+    def answered(status: int, value: str) -> tuple[int, bytes]:
+        slot = StandInSlot({})
+        slot.report_status(status)
+        slot.add_response_property("x-a", value)
+        return frames.answer_about(frames.of_answer(1, _answer(slot, b"")).text)
+
+    for status, value, sent in ((299, "é", b"\xe9"), (520, "a\tb", b"a\tb"), (418, "кот", b"???")):
+        assert answered(status, value) == (status, [(b"x-a", sent)])
+    assert answered(700, "a")[0] == 500

@@ -47,11 +47,12 @@ def text_of(piece: bytes) -> str:
 class PieceStream:
     """Takes the pieces of one request's answer (exchange.PieceSink). needed: a whole answer will not do.
 
-    begun: something was sent. open: and the end was not. A subclass says how each piece is sent, and how the end.
+    only_pieces: a whole answer of a model that streams is sent as a piece. begun: something was sent. open: and the end was
+    not. A subclass says how each piece is sent, and how the end.
     """
 
     def __init__(self, request: InferenceRequest, needed: bool) -> None:
-        self.request, self.needed = request, needed
+        self.request, self.needed, self.only_pieces = request, needed, needed
         self.begun = self.open = False
         self.count = 0
         self.numbers = request.gateway.metrics.stream(request.label)
@@ -110,7 +111,7 @@ class PieceStream:
     def finish(self, status: int, headers: RawHeaders, body: bytes) -> bool:
         """Tell the end of it, good or bad. Returns False where nothing was sent yet, and it is an ordinary answer."""
         if not self.begun:
-            if status >= 400 or (body and not self.needed):
+            if status >= 400 or (body and not self.only_pieces):
                 return False
             self._begin(headers)
             if body:

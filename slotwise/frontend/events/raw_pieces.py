@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from slotwise.backends.exchange import RawHeaders
 from slotwise.frontend import replies
-from slotwise.frontend.events.event_stream import EventClient, EventStream
+from slotwise.frontend.events.event_stream import EVENTS, EventClient, EventStream
 from slotwise.frontend.events.piece_stream import Opened, PieceStream, bytes_of
 from slotwise.frontend.inference_request import InferenceRequest
 
@@ -18,15 +18,17 @@ from slotwise.frontend.inference_request import InferenceRequest
 def opens_for_all(client: EventClient | None, piece_timeout_s: Callable[[InferenceRequest], float]) -> Opened:
     """What opens everybody's stream: events for who asks for them, else the pieces as they are.
 
-    piece_timeout_s(request): how long each may take; 0: its model answers whole.
+    A model that never streams answers whole whatever is accepted: TorchServe reads no Accept.
+    piece_timeout_s(request): how long each may take; 0: its model answers whole, or only who asks for events gets some.
     """
 
     def opened(request: InferenceRequest, headers: RawHeaders) -> PieceStream | None:
-        events = EventStream.asked(request, headers, client)
-        if events is not None or client is None:
-            return events
-        timeout_s = piece_timeout_s(request)
-        return RawPieces(request, client, timeout_s) if timeout_s else None
+        events, timeout_s = GivenEvents.asked(request, headers, client), piece_timeout_s(request)
+        raw = RawPieces(request, client, timeout_s) if client is not None and timeout_s else None
+        if events is None:
+            return raw
+        events.needed, events.raw = False, raw
+        return events
 
     return opened
 
@@ -69,3 +71,31 @@ class RawPieces(PieceStream):
     def abort(self) -> None:
         """Cut the connection off."""
         self.client.abort()
+
+
+class GivenEvents(EventStream):
+    """The pieces as events. raw: sends them as they are, where the type of the answer says that its handler writes events."""
+
+    raw: RawPieces | None = None
+
+    def begin(self, headers: RawHeaders) -> None:
+        """Send the head."""
+        if self.raw is not None and EVENTS in dict(headers).get(b"content-type", b"").decode("latin-1").lower():
+            self.raw.begin(headers)
+        else:
+            self.raw = None
+            super().begin(headers)
+
+    def send(self, piece: bytes) -> None:
+        """Send a piece."""
+        if self.raw is not None:
+            self.raw.send(piece)
+        else:
+            super().send(piece)
+
+    def end(self, status: int, body: bytes) -> None:
+        """Send the end."""
+        if self.raw is not None:
+            self.raw.end(status, body)
+        else:
+            super().end(status, body)

@@ -28,7 +28,8 @@ log = logging.getLogger("slotwise.gateway")
 
 _CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]").search  # what no header may have in it
 _SECURITY = b"".join(b"%s: %s\r\n" % header for header in replies.SECURITY)
-_CLOSE = b"connection: close\r\n"
+_SECURED = frozenset(name for name, _ in replies.SECURITY)
+_CLOSE = b"\r\nconnection: close\r\n"
 
 
 def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapping[str, str]) -> Scope:
@@ -50,15 +51,17 @@ def what_is_read(head: RequestHead, client: object, certified: bool, names: Mapp
 def head_of(reply: ClientReply, default: RawHeaders) -> bytes:
     """Its status line and headers, but for the empty line. Raises ValueError where one of them would be two.
 
-    default: of every answer that does not have such a header itself.
+    default: of every answer that does not have such a header itself, as those of security.
     """
+    own, secured = {name for name, _ in reply.headers}, _SECURITY
     if default:
-        own = {name for name, _ in reply.headers}
         default = [header for header in default if header[0] not in own]
+    if not own.isdisjoint(_SECURED):
+        secured = b"".join(b"%s: %s\r\n" % header for header in replies.SECURITY if header[0] not in own)
     lines = [b"%s: %s" % header for header in (*default, *reply.headers)]
     if _CONTROL(b"".join(lines)):
         raise ValueError("a header has a control character in it")
-    return STATUS_LINE[reply.status] + b"\r\n".join(lines) + b"\r\n" + _SECURITY
+    return STATUS_LINE[reply.status] + b"\r\n".join(lines) + b"\r\n" + secured
 
 
 class DirectCycle(RequestResponseCycle):
@@ -153,7 +156,7 @@ class DirectCycle(RequestResponseCycle):
         closes = _CLOSE in head
         self.keep_alive &= not self.waiting_for_100_continue  # its body comes now, or never
         if not self.keep_alive and not closes:
-            head += _CLOSE
+            head += _CLOSE[2:]
         self.keep_alive &= not closes
         self.response_started = True
         return head

@@ -34,7 +34,7 @@ from slotwise.server.ray.batch_queue import BatchQueue
 from slotwise.server.ray.front_link import FrontAddress, FrontLink
 from slotwise.server.ray.http import PREFIX, body_within, died, refusal, response
 from slotwise.server.ray.scaling import ASKED
-from slotwise.worker.answer import Answer
+from slotwise.worker.answer import Answer, GivenAnswer
 from slotwise.worker.hosts.local import Answered
 from slotwise.worker.request import Request as FramedRequest
 
@@ -119,7 +119,7 @@ class Replica:
         """Exactly one answer a request, in order. Raises SlotwiseError where the child has died; the replica ends then."""
         try:
             answers = self._in_child([(one.body, one.headers, one.query) for one in requests])
-            return LinkedBatch([Answer(one.status, one.content_type, one.body, one.headers) for one in answers])
+            return LinkedBatch([GivenAnswer(one.status, one.content_type, one.body, one.headers) for one in answers])
         except Exception as error:
             if not isinstance(error, SlotwiseError):
                 logger.exception("a batch failed outside its worker, which is ended")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from slotwise.worker.answer import Answer, CheckedHeaders, refusal
+from slotwise.worker.answer import Answer, CheckedHeaders, GivenAnswer, refusal
 from slotwise.worker.guard.batches import Guard
 from slotwise.worker.guard.once import Once, OnPiece
 from slotwise.worker.guard.stand_in import StandInContext, StandInSlot, new_id
@@ -127,6 +127,6 @@ def _answer(slot: StandInSlot, body: Any) -> Answer:
     headers = {name: told[name] for name in last.values()}
     status = slot.get_response_status_code()
     try:
-        return Answer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)
-    except SlotError as error:  # a header with a tab in it, for example: it passes a server, and not here
+        return GivenAnswer(200 if status is None else status, headers.pop("content-type", ""), bytes(body), headers)
+    except SlotError as error:
         return refusal(error, CheckedHeaders())

@@ -7,7 +7,7 @@ from typing import Any
 
 from slotwise.worker.guard.held_metrics import HeldMetrics
 
-UNITS = {"ms": ("ms", 1.0), "s": ("ms", 1000.0), "percent": ("%", 1.0), "%": ("%", 1.0)}
+UNITS = {"percent": "%"}
 MOST_VALUES = 1000  # kept until the host takes them
 MOST_LETTERS = 40  # of a unit
 COUNTER, GAUGE = "counter", "gauge"  # TorchServe's MetricTypes by their values; of all but a counter the last value holds
@@ -35,15 +35,13 @@ class StandInMetrics(HeldMetrics):
         self.before = 0
 
     def add_metric(self, name: str, value: Any, unit: str = "", *more: Any, metric_type: Any = None, **named: Any) -> None:
-        """Add one number; one that is none is left out. metric_type: None: its unit says whether it is a count."""
-        shown, factor = UNITS.get(str(unit).lower(), ("", 1.0))
-        if metric_type is None and len(more) > 2:  # behind idx and dimensions
-            metric_type = more[2]
-        if metric_type is not None:
-            counts = getattr(metric_type, "value", metric_type) == COUNTER
-            shown = "" if counts else shown or str(unit)[:MOST_LETTERS] or "value"
+        """Add one number; one that is none is left out. Without a metric_type it is a count, as on TorchServe."""
+        if metric_type is None:  # behind idx and dimensions
+            metric_type = more[2] if len(more) > 2 else COUNTER
+        counts = getattr(metric_type, "value", metric_type) == COUNTER
+        shown = "" if counts else UNITS.get(str(unit).lower(), str(unit)[:MOST_LETTERS]) or "value"
         try:
-            number = float(value) * factor
+            number = float(value)
         except (TypeError, ValueError, OverflowError):
             return
         if math.isfinite(number):
@@ -59,16 +57,19 @@ class StandInMetrics(HeldMetrics):
         self.add_metric(name, value)
 
     def add_time(self, name: str, value: Any, idx: Any = None, unit: str = "ms", *more: Any, **named: Any) -> None:
-        """Add a time."""
-        self.add_metric(name, value, unit, idx, *more, **named)
+        """Add a time, of which the last one holds."""
+        self._add_gauge(name, value, unit, idx, *more, **named)
 
     def add_size(self, name: str, value: Any, idx: Any = None, unit: str = "MB", *more: Any, **named: Any) -> None:
         """Add a size, of which the last one holds."""
-        self.add_metric(name, value, unit, idx, *more, **{"metric_type": None if len(more) > 1 else GAUGE, **named})
+        self._add_gauge(name, value, unit, idx, *more, **named)
 
-    def add_percent(self, name: str, value: Any, *more: Any, **named: Any) -> None:
-        """Add a share."""
-        self.add_metric(name, value, "percent", *more, **named)
+    def add_percent(self, name: str, value: Any, idx: Any = None, *more: Any, **named: Any) -> None:
+        """Add a share, of which the last one holds."""
+        self._add_gauge(name, value, "percent", idx, *more, **named)
+
+    def _add_gauge(self, name: str, value: Any, unit: str, *more: Any, **named: Any) -> None:
+        self.add_metric(name, value, unit, *more, **{"metric_type": None if len(more) > 2 else GAUGE, **named})
 
     def add_error(self, name: str, value: Any, *more: Any, **named: Any) -> None:
         """An error is a text, no number."""

@@ -184,8 +184,8 @@ def request_about(text: bytes) -> tuple[dict[str, str], str]:
 
 
 def answer_text(status: int, content_type: str, headers: Mapping[str, str]) -> bytes:
-    """The text of an ANSWER. The parts have been checked (slotwise.worker.answer): no line break, ASCII."""
-    return "\n".join([str(status), content_type, *(line for pair in headers.items() for line in pair)]).encode("ascii")
+    """The text of an ANSWER. The parts have been checked (slotwise.worker.answer): no line break, Latin-1."""
+    return "\n".join([str(status), content_type, *(line for pair in headers.items() for line in pair)]).encode("latin-1")
 
 
 def of_answer(identity: int, answer: Answer) -> Frame:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Protocol
 
-from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, refusal, sent_back
+from slotwise.worker.answer import REQUEST_ID, Answer, CheckedHeaders, GivenAnswer, refusal, sent_back
 from slotwise.worker.guard.intermediate import Gone
 from slotwise.worker.guard.once import OnPiece
 from slotwise.worker.guard.owned import Owned
@@ -134,4 +134,4 @@ def _answer_of(piece: Owned, request: Request) -> Answer:
     """The head of the answer that begins with this piece. Raises SlotError where it cannot be sent."""
     headers = dict(piece.headers)
     kind = headers.pop("content-type", "")
-    return Answer(piece.status, kind, b"", {**headers, **sent_back(request.headers.get(REQUEST_ID, ""))})
+    return GivenAnswer(piece.status, kind, b"", {**headers, **sent_back(request.headers.get(REQUEST_ID, ""))})

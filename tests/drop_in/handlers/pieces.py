@@ -16,6 +16,8 @@ def handle(data, context):
     if words[0] == "type":
         context.set_response_content_type(0, "text/plain; charset=utf-8")
         context.set_response_header(0, "x-made-by", "pieces")
+    if words[0] == "events":
+        context.set_response_content_type(0, "text/event-stream")
     for word in words[1:]:
         if word == "fail":
             raise ValueError("in the middle")
