@@ -12,7 +12,7 @@ from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
 from slotwise.worker.copies import share
 from slotwise.worker.familiar.own_state import Undoing
-from slotwise.worker.guard.blame import verdict
+from slotwise.worker.guard.blame import one_for_all, tells_of_an_error, verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.first_answers import FirstAnswers, comparable
 from slotwise.worker.guard.held_metrics import HeldMetrics
@@ -171,6 +171,8 @@ class Guard:
                     )
                 given = zip(results, slots.raw.request_processor, strict=True)
                 answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
+                if one_for_all(answers):
+                    raise WrongAnswer("several have been given one error, which may be one request's")
                 slots.keep()
         except KeyboardInterrupt:
             raise
@@ -188,7 +190,7 @@ class Guard:
         """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
         if n < 2 or not self.together or self.clock() < self.singly_until:
             return
-        only_alone = tally.cuts == n - 1 and all(type(output) is Owned for output in outputs)
+        only_alone = tally.cuts == n - 1 and all(type(one) is Owned and not tells_of_an_error(one) for one in outputs)
         self.singly = self.singly + 1 if only_alone else 0
         if self.singly >= SINGLY_AFTER:
             self.singly_until = self.clock() + SINGLY_S
