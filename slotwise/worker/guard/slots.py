@@ -89,6 +89,8 @@ class BatchSlots:
 
     names: what the log calls the requests; by their ids where there are none.
     again: requests that were answered before, in the context of another batch; nothing that theirs counts of them is kept.
+    miscounted: whether theirs gave another number of answers than it was given rows. too_few_or_many: for which slots, and how
+    many; None where it gave no answer, or an error only.
     """
 
     def __init__(
@@ -102,6 +104,8 @@ class BatchSlots:
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
         self.unseen: list[Any] = list(rows)  # each may be given out once as it is
+        self.miscounted = False
+        self.too_few_or_many: tuple[Sequence[int], int] | None = None
         self.verdicts: dict[int, SlotError] = {}  # what a slot is answered that theirs failed on alone
 
     @property
