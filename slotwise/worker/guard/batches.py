@@ -60,6 +60,7 @@ class Guard:
         self.together = together
         self.undoing = Undoing(entry_of(theirs))
         self.singly, self.singly_until = 0, 0.0
+        self.asked = set[str]()  # the headers that theirs asks for
 
     def answer(self, rows: Sequence[Any], raw: Any, names: Sequence[str] = ()) -> list[bytes]:
         """One body a request; its status and headers are set in the context.
@@ -105,7 +106,8 @@ class Guard:
         began, first = self.clock(), self.first_answers
         if first is None or not self.together or began < self.singly_until:
             return self._outputs(slots)
-        before = self.undoing.now() if first.is_due(slots.unseen) else None
+        slots.asked = self.asked
+        before = self.undoing.now() if first.is_due(slots.unseen, slots.headers, self.asked) else None
         outputs = self._outputs(slots)
         if self.dead or before is None:
             first.pass_by(outputs)
