@@ -271,13 +271,21 @@ def by_the_requests_id(rows: list[dict[str, Any]], raw: Any) -> Any:
     return [found[raw.get_request_id(i)] for i in range(len(rows))]
 
 
+def where_an_object_lies(rows: list[dict[str, Any]], raw: Any) -> Any:
+    places = [0x7F00_0000_0000 + 4096 * len(rows) + 64 * i for i in range(len(rows))]
+    return [{"error": f"no picture: <_io.BytesIO object at {place:#x}>"} for place in places]
+
+
 def hardly(rows: list[dict[str, Any]], raw: Any) -> Any:
     return [str(number + 1e-3 * len(rows)) for number in numbers(rows)]
 
 
 @pytest.mark.parametrize(
     "theirs",
-    [own, the_batchs_size, the_time, not_alone, hardly, says_whose_place, rounds_by_mates, in_milliseconds, by_the_requests_id],
+    [
+        *(own, the_batchs_size, the_time, not_alone, hardly, says_whose_place, rounds_by_mates, in_milliseconds),
+        *(by_the_requests_id, where_an_object_lies),
+    ],
 )
 def test_everybody_else_gets_batches_and_is_looked_at_less_and_less(theirs: Theirs) -> None:
     guarded, sizes = looking(theirs)
