@@ -140,6 +140,73 @@ def test_rows_of_another_kind_are_looked_at_whenever_they_come(late: str) -> Non
     assert not guarded.together
 
 
+def above_the_firsts_header(rows: list[dict[str, Any]], raw: Any) -> Any:
+    least = float(raw.get_request_header(0, "x-threshold") or 2.0)
+    return [[score for score in (1.0, 2.0, 3.0) if score >= least] + [number] for number in numbers(rows)]
+
+
+def as_the_firsts_flag_says(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [row["body"]["text"].upper() if rows[0]["body"]["loud"] else row["body"]["text"] for row in rows]
+
+
+def in_the_firsts_language(rows: list[dict[str, Any]], raw: Any) -> Any:
+    return [f"{rows[0]['body']['options']['lang']}: {row['body']['text']}" for row in rows]
+
+
+def as_many_as_anybody_wants(rows: list[dict[str, Any]], raw: Any) -> Any:
+    bodies = [json.loads(row["body"]) for row in rows]
+    return [[body["number"], *range(max(one.get("most", 2) for one in bodies))] for body in bodies]
+
+
+def texts(late: Any = None, **usual: Any) -> list[Any]:
+    """Rows with these settings; the first one's are others, late."""
+    return [{"body": {"text": word, **usual, **own}} for word, own in zip(["a", "b", "c"], [late or {}, {}, {}], strict=True)]
+
+
+SETTINGS: dict[str, tuple[Theirs, list[Any], list[Any], list[dict[str, str]]]] = {
+    "a header": (above_the_firsts_header, ["1", "2", "3"], ["1", "2", "3"], [{"x-threshold": "2.5"}, {}, {}]),
+    "a flag": (as_the_firsts_flag_says, texts(loud=False), texts({"loud": True}, loud=False), []),
+    "a word": (
+        in_the_firsts_language,
+        texts(options={"lang": "de"}),
+        texts({"options": {"lang": "fr"}}, options={"lang": "de"}),
+        [],
+    ),
+    "JSON without a type": (
+        as_many_as_anybody_wants,
+        [b'{"number": 1}'] * 3,
+        [b'{"number": 1}', b'{"number": 2, "most": 5}'],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["torchserve", "mms"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_requests_with_another_setting_are_looked_at_whenever_they_come(setting: str, kind: str) -> None:
+    theirs, usual, late, headers = SETTINGS[setting]
+    guarded, _ = looking(theirs)
+    for _ in range(2 * FIRST + 1):
+        ask(guarded, usual, kind)
+    assert guarded.together
+    alone = [ask(guard(theirs), [row], kind, headers[i : i + 1])[0].body for i, row in enumerate(late)]
+    assert [slot.body for slot in ask(guarded, late, kind, headers)] == alone
+    assert not guarded.together
+
+
+def test_what_each_request_has_of_its_own_is_no_setting() -> None:
+    def theirs(rows: list[dict[str, Any]], raw: Any) -> Any:
+        return [row["body"]["text"] + str(raw.get_request_header(0, "x-id"))[:2] for row in rows]
+
+    guarded, sizes = looking(theirs)
+    at = count()
+    for _ in range(4 * FIRST + 1):
+        bodies = [{"body": {"text": f"text number {chr(97 + next(at) % 26) * 5}", "user": next(at)}} for _ in range(4)]
+        sizes.clear()
+        ask(guarded, bodies, headers=[{"x-id": f"id{next(at)}"} for _ in range(4)])
+    assert sizes == [4]
+
+
 def looking(theirs: Theirs, **terms: Any) -> tuple[Guard, list[int]]:
     calls, sizes = counted(theirs)
     guarded = guard(calls, **terms)
@@ -204,13 +271,21 @@ def by_the_requests_id(rows: list[dict[str, Any]], raw: Any) -> Any:
     return [found[raw.get_request_id(i)] for i in range(len(rows))]
 
 
+def where_an_object_lies(rows: list[dict[str, Any]], raw: Any) -> Any:
+    places = [0x7F00_0000_0000 + 4096 * len(rows) + 64 * i for i in range(len(rows))]
+    return [{"error": f"no picture: <_io.BytesIO object at {place:#x}>"} for place in places]
+
+
 def hardly(rows: list[dict[str, Any]], raw: Any) -> Any:
     return [str(number + 1e-3 * len(rows)) for number in numbers(rows)]
 
 
 @pytest.mark.parametrize(
     "theirs",
-    [own, the_batchs_size, the_time, not_alone, hardly, says_whose_place, rounds_by_mates, in_milliseconds, by_the_requests_id],
+    [
+        *(own, the_batchs_size, the_time, not_alone, hardly, says_whose_place, rounds_by_mates, in_milliseconds),
+        *(by_the_requests_id, where_an_object_lies),
+    ],
 )
 def test_everybody_else_gets_batches_and_is_looked_at_less_and_less(theirs: Theirs) -> None:
     guarded, sizes = looking(theirs)

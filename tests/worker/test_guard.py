@@ -427,6 +427,7 @@ def test_a_handler_that_answers_only_one_is_asked_one_at_a_time() -> None:
 
     def theirs(data: Any, context: Any) -> list[Any]:
         calls.append(len(data))
+        assert len(data) == 1
         return [data[0]["body"]]
 
     now = [0.0]
@@ -443,6 +444,66 @@ def test_a_handler_that_answers_only_one_is_asked_one_at_a_time() -> None:
     calls.clear()
     assert [slot.body for slot in ask(guarded, GOOD)] == GOOD
     assert calls == [1] * 8, "once"
+
+
+def parts_of_the_first(data: Any, context: Any) -> list[Any]:
+    return [{"part": part} for part in json.loads(data[0]["body"])]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_many_answers_as_requests_may_all_be_one_requests(kind: str) -> None:
+    """A batch of eight is given four answers: so a half of it that is given four has none of its own."""
+    for place in range(8):
+        slots = ask(guard(parts_of_the_first), poisoned({place}, b"[7, 7, 7, 7]"), kind)
+        assert [slot.status for slot in slots] == [500 if i == place else 200 for i in range(8)]
+        assert [slot.value for i, slot in enumerate(slots) if i != place] == [{"part": i} for i in range(8) if i != place]
+
+
+def test_who_gives_another_number_of_answers_gets_one_request_at_a_time_for_good() -> None:
+    """As soon as that is seen: the first of a later batch may be bad, and a half of it may get as many answers as requests."""
+    guarded = guard(parts_of_the_first)
+    assert {slot.status for slot in ask(guarded, [GOOD[0], b"bad", GOOD[1]])} == {200, 400}
+    slots = ask(guarded, [b"bad", b"bad", b"[9, 9]", GOOD[3]])
+    assert [slot.status for slot in slots] == [400, 400, 500, 200]
+    assert slots[3].value == {"part": 3}
+
+
+def one_error(data: Any, context: Any) -> list[Any]:
+    try:
+        return doubler(data, context)
+    except ValueError:
+        context.set_response_status(415, "Unsupported Media Type")
+        return ["what is that?"]
+
+
+def one_error_in_words(data: Any, context: Any) -> list[Any]:
+    try:
+        return doubler(data, context)
+    except ValueError as error:
+        return [{"error": str(error)}]
+
+
+@pytest.mark.parametrize("theirs", [one_error, one_error_in_words, lambda data, context: []])
+def test_who_gives_all_of_a_batch_one_error_or_nothing_still_gets_batches(theirs: Any) -> None:
+    guarded = guard(theirs)
+    alone = [ask(guarded, [body])[0] for body in poisoned({2})]
+    for _ in range(batches.SINGLY_AFTER):
+        assert ask(guarded, poisoned({2})) == alone
+    assert guarded.together
+
+
+def test_who_leaves_out_the_bad_ones_still_gets_batches() -> None:
+    def theirs(data: Any, context: Any) -> list[Any]:
+        return [{"number": json.loads(one["body"])[0]} for one in data if one["body"] != b"bad"]
+
+    guarded = guard(theirs)
+    for places in [{3}, {0, 5}, set(range(8))]:
+        slots = ask(guarded, poisoned(places, b"bad"))
+        assert [slot.status for slot in slots] == [500 if i in places else 200 for i in range(8)]
+        assert [slot.value for i, slot in enumerate(slots) if i not in places] == [
+            {"number": i} for i in range(8) if i not in places
+        ]
+        assert guarded.together
 
 
 def test_explanations_do_not_make_the_others_explanations() -> None:

@@ -12,12 +12,12 @@ from slotwise.worker.batch import NOT_RUN, Row, Tally
 from slotwise.worker.budget import Budget
 from slotwise.worker.copies import share
 from slotwise.worker.familiar.own_state import Undoing
-from slotwise.worker.guard.blame import verdict
+from slotwise.worker.guard.blame import one_for_all, tells_of_an_error, verdict
 from slotwise.worker.guard.device import device_alive, let_go, release
 from slotwise.worker.guard.first_answers import FirstAnswers, comparable
 from slotwise.worker.guard.held_metrics import HeldMetrics
 from slotwise.worker.guard.micro_batching import entry_of
-from slotwise.worker.guard.owned import Owned, WrongAnswer, one_each, owned
+from slotwise.worker.guard.owned import Miscounted, Owned, WrongAnswer, one_each, owned
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.isolation import EngineDead, Isolation, is_out_of_memory
 from slotwise.worker.padding import Padding
@@ -60,6 +60,7 @@ class Guard:
         self.together = together
         self.undoing = Undoing(entry_of(theirs))
         self.singly, self.singly_until = 0, 0.0
+        self.asked = set[str]()  # the headers that theirs asks for
 
     def answer(self, rows: Sequence[Any], raw: Any, names: Sequence[str] = ()) -> list[bytes]:
         """One body a request; its status and headers are set in the context.
@@ -105,7 +106,8 @@ class Guard:
         began, first = self.clock(), self.first_answers
         if first is None or not self.together or began < self.singly_until:
             return self._outputs(slots)
-        before = self.undoing.now() if first.is_due(slots.unseen) else None
+        slots.asked = self.asked
+        before = self.undoing.now() if first.is_due(slots.unseen, slots.headers, self.asked) else None
         outputs = self._outputs(slots)
         if self.dead or before is None:
             first.pass_by(outputs)
@@ -119,7 +121,7 @@ class Guard:
         except Exception:  # theirs may keep an object that answers with anything
             logger.warning("requests %s cannot be asked again", slots.all_names(), exc_info=True)
             return outputs
-        self.together = alone is None
+        self.together = self.together and alone is None
         return alone or outputs
 
     def _outputs(self, slots: BatchSlots) -> list[Owned | SlotError]:
@@ -139,7 +141,7 @@ class Guard:
             logger.exception("the device is dead: this worker ends")
             self.dead = True
         if not slots.again:
-            self._learn(slots.n, tally, outputs)
+            self._learn(slots, tally, outputs)
         return outputs
 
     def _groups(self, slots: BatchSlots, outputs: list[Owned | SlotError]) -> list[list[int]]:
@@ -161,6 +163,8 @@ class Guard:
         """Theirs on some slots: each gets what it gave; raises what it raised, or for one slot alone what its client gets."""
         slots: Any = attempted[0].item
         group = [row.owner for row in attempted]
+        if slots.miscounted and len(group) > 1:
+            raise Miscounted("it has given another number of answers: as many as these may be one request's")
         rows = slots.enter(group)
         try:
             with self.undoing(slots.raw):
@@ -171,10 +175,15 @@ class Guard:
                     )
                 given = zip(results, slots.raw.request_processor, strict=True)
                 answers = [owned(result, processor, self.tensors, self.max_response_bytes) for result, processor in given]
+                if one_for_all(answers):
+                    raise WrongAnswer("several have been given one error, which may be one request's")
                 slots.keep()
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's sys.exit() is no reason to end the worker
+            if isinstance(error, Miscounted) and len(group) > 1:
+                self._miscounted(slots, group, error.given)
+                error.given = ()  # so that their memory is free
             slots.drop()
             let_go(error)
             if len(group) == 1 and not is_out_of_memory(error):
@@ -184,16 +193,30 @@ class Guard:
         for row, answer in zip(attempted, answers, strict=True):
             row.ran(Refusal.of(answer) if isinstance(answer, SlotError) else answer)
 
-    def _learn(self, n: int, tally: Tally, outputs: Sequence[Owned | SlotError]) -> None:
-        """A handler that answers no two requests together, but each alone, is not asked for batches for a while."""
-        if n < 2 or not self.together or self.clock() < self.singly_until:
+    def _miscounted(self, slots: BatchSlots, group: Sequence[int], given: Sequence[Any]) -> None:
+        """Note that theirs gave these answers to this group; an error for all of them says nothing of how it counts."""
+        slots.miscounted = True
+        answers = [owned(one, slot, self.tensors) for one, slot in zip(given, slots.raw.request_processor, strict=False)]
+        if any(type(one) is Owned and not tells_of_an_error(one) for one in answers):
+            slots.too_few_or_many = group, len(given)
+
+    def _learn(self, slots: BatchSlots, tally: Tally, outputs: Sequence[Owned | SlotError]) -> None:
+        """A handler that answers no two requests together, but each alone, is not asked for batches for a while.
+
+        Nor ever again where it gave another number of answers than those have that it answers alone: it left out none that is
+        bad. A request of several parts may come, with as many answers as there are requests.
+        """
+        if slots.n < 2 or not self.together or self.clock() < self.singly_until:
             return
-        only_alone = tally.cuts == n - 1 and all(type(output) is Owned for output in outputs)
-        self.singly = self.singly + 1 if only_alone else 0
+        good = [type(one) is Owned and not tells_of_an_error(one) for one in outputs]
+        self.singly = self.singly + 1 if tally.cuts == slots.n - 1 and all(good) else 0
+        if slots.too_few_or_many is not None:
+            group, count = slots.too_few_or_many
+            self.together = count == sum(good[i] for i in group)
         if self.singly >= SINGLY_AFTER:
             self.singly_until = self.clock() + SINGLY_S
-            if self.singly == SINGLY_AFTER:
-                logger.warning("the handler answers no batches: from now on it gets one request at a time")
+        if self.singly == SINGLY_AFTER or not self.together:
+            logger.warning("the handler answers no batches: from now on it gets one request at a time")
 
 
 def _outcome(row: Row, slots: BatchSlots) -> Owned | SlotError:

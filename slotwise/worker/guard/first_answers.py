@@ -3,7 +3,7 @@
 A guard sees what raises; who mixes rows answers everybody, with 200. Where a request gets something else alone, each time, and
 something else again at its place among copies of itself, its batch-mates have changed its answer. Then theirs gets one request
 at a time, and those of this batch get what they got alone. So it does where its place, or how many there are, moves numbers or
-words. A batch of rows of a new kind is looked at whenever it comes: with an option that theirs may take for all, say.
+words. A batch of requests of a new kind is looked at whenever it comes: with an option that theirs may take for all, say.
 
 Each is asked as things were before its batch came, so that what theirs keeps by a request's content hides nothing, and is not
 counted twice. What another kernel rounds is within the tolerance, and what is another one each time says nothing.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.answer import serialise
@@ -22,7 +22,8 @@ from slotwise.worker.guard.owned import Owned, numbers
 from slotwise.worker.guard.slots import BatchSlots, KeptSlot
 from slotwise.worker.separability.apart import ANYTHING, KERNELS, apart, hidden, steady
 from slotwise.worker.separability.audit import AuditedAnswer, parsed
-from slotwise.worker.separability.kinds import AskingAgain, made_of
+from slotwise.worker.separability.kinds import AskingAgain
+from slotwise.worker.separability.told_apart import KindsOfRequests
 from slotwise.worker.slot_errors import SlotError
 
 logger = logging.getLogger(__name__)
@@ -49,11 +50,12 @@ class FirstAnswers:
     ) -> None:
         self.ask, self.timeout_s, self.clock = ask, timeout_s, clock
         self.turns = AskingAgain(FIRST, budget_s)
+        self.requests = KindsOfRequests()
 
-    def is_due(self, rows: Sequence[Any]) -> bool:
-        """Whether a batch of these rows, which theirs has not seen yet, is to be looked at."""
+    def is_due(self, rows: Sequence[Any], headers: Sequence[Mapping[str, Any]], asked: set[str]) -> bool:
+        """Whether a batch of these rows, which theirs has not seen yet, is to be looked at. asked: for which headers."""
         try:
-            self.turns.begin(map(made_of, rows))
+            self.turns.begin(self.requests.kinds(rows, headers, asked, self.turns.count < FIRST))
         except RecursionError:
             self.turns.new = set()
         return len(rows) > 1 and self.turns.due

@@ -16,7 +16,7 @@ from typing import Any
 
 from slotwise.worker.environment import no_reports  # noqa: F401  before any library of theirs
 from slotwise.worker.guard import micro_batching
-from slotwise.worker.guard.owned import WrongAnswer
+from slotwise.worker.guard.owned import Miscounted
 
 logger = logging.getLogger(__name__)
 
@@ -103,13 +103,13 @@ def _legacy(handler: str, raw: Any) -> Handle:
 def _counted(format_output: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """An envelope's method that hands each request of a batch its part of the results, as many as it had instances.
 
-    Where theirs has left one out, that would hand somebody else's on: it raises WrongAnswer, and each request is asked alone.
+    Where theirs has left one out, that would hand somebody else's on: it raises Miscounted, and each request is asked alone.
     """
 
     def counted(self: Any, results: Any) -> Any:
         lengths = getattr(self, "_lengths", ())
         if len(lengths) > 1 and len(results) != sum(lengths):
-            raise WrongAnswer(f"{len(results)} results for {sum(lengths)} instances of {len(lengths)} requests")
+            raise Miscounted(f"{len(results)} results for {sum(lengths)} instances of {len(lengths)} requests")
         return format_output(self, results)
 
     return counted

@@ -11,7 +11,7 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from slotwise.worker.answer import FRAMING, HEADER_NAME
@@ -37,13 +37,23 @@ class WrongAnswer(Exception):
     """Theirs returned something else than one answer a request."""
 
 
+class Miscounted(WrongAnswer):
+    """Theirs returned another number of answers than there are requests, `given`: nobody knows which is whose."""
+
+    given: Sequence[Any] = ()
+
+
 def one_each(results: Any, n: int, *, shared: bool = False) -> list[Any]:
     """What theirs returned as a plain list of n; raises WrongAnswer where it is none, or one object stands for several.
 
     shared: one may, as theirs is not asked for each alone.
     """
-    if not isinstance(results, list) or len(results) != n:
+    if not isinstance(results, list):
         raise WrongAnswer(f"{_kind(results)} for {n} requests")
+    if len(results) != n:
+        error = Miscounted(f"{_kind(results)} for {n} requests")
+        error.given = list.copy(results)
+        raise error
     listed = list.copy(results)
     if len(listed) != n:
         raise WrongAnswer(f"a list that says it has {n} answers, and has {len(listed)}")
