@@ -111,7 +111,7 @@ def test_by_grpc_an_error_in_the_middle_ends_the_call(client: TorchServeClient) 
 
 @pytest.mark.parametrize("accept", ["*/*", "text/event-stream"])
 def test_a_handler_that_writes_events_itself_is_heard_as_it_is(deployment: Deployment, accept: str) -> None:
-    head, chunks, whole = read(asked(deployment, b"events a b", f"Accept: {accept}"))
+    head, chunks, whole = read(asked(deployment, b"events a b", f"Accept: {accept}", "Last-Event-ID: 1"))
     assert b"content-type: text/event-stream" in head.lower()
     assert (chunks, whole) == ([b"a ", b"b ", b"end"], True)
     assert read(asked(deployment, b"events a fail", f"Accept: {accept}"))[1:] == ([b"a "], False)

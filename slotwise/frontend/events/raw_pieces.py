@@ -23,7 +23,10 @@ def opens_for_all(client: EventClient | None, piece_timeout_s: Callable[[Inferen
     """
 
     def opened(request: InferenceRequest, headers: RawHeaders) -> PieceStream | None:
-        events, timeout_s = GivenEvents.asked(request, headers, client), piece_timeout_s(request)
+        timeout_s = piece_timeout_s(request)
+        if timeout_s:  # where to go on is its handler's business
+            headers = [header for header in headers if header[0] != b"last-event-id"]
+        events = GivenEvents.asked(request, headers, client)
         raw = RawPieces(request, client, timeout_s) if client is not None and timeout_s else None
         if events is None:
             return raw
