@@ -91,7 +91,10 @@ def one_for_all(answers: Sequence[Owned | SlotError]) -> bool:
     failed = [answer.status >= 400 for answer in given]
     if all(failed) or (failed[0] and not any(failed[1:])):
         return True
-    alike = Counter(answer.body for answer in given if len(answer.body) <= LONGEST)
+    bodies = [answer.body for answer in given if len(answer.body) <= LONGEST]
+    if len(set(bodies)) == len(bodies):
+        return False
+    alike = Counter(bodies)
     return any(alike[answer.body] > 1 and tells_of_an_error(answer) for answer in given)
 
 

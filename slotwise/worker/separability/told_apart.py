@@ -7,7 +7,7 @@ different ones come: a language, a threshold, whether scores are wanted. Theirs 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from slotwise.worker.separability.kinds import made_of
@@ -17,44 +17,60 @@ FEW = 8  # values of one name: of more it is no setting, but what the request is
 MOST_NAMES, MOST_NEW = 64, 24  # that are known by their values; settings that are new
 MOST_DEEP, MOST_LETTERS = 3, 40
 ROUTES = frozenset({"explain", "describe"})  # such requests go to theirs alone
-PLAIN = frozenset({bool, int, float, str, bytes, type(None)})
+TEXTS = frozenset({str, bytes, bytearray})
+PLAIN = TEXTS | {bool, int, float, type(None)}
 
 
 class KindsOfRequests:
-    """Knows the settings of one handler's requests. new: those that came when all were known already."""
+    """Knows the settings of one handler's requests: `values` by name. new: those that came when all were known already."""
 
     def __init__(self) -> None:
-        self.values: dict[str, set[object]] = {}
+        self.values: dict[tuple[str, object], set[object]] = {}
         self.new: set[object] = set()
 
     def kinds(
         self, rows: Sequence[Any], headers: Sequence[Mapping[str, Any]], asked: Iterable[str], learning: bool
     ) -> set[object]:
         """Of which kinds these are. asked: names of headers. learning: their settings are known from now on."""
-        opened = [{name: _opened(value) for name, value in row.items()} if type(row) is dict else row for row in rows]
-        found: set[object] = set(map(made_of, opened))
+        found = set[object]()
+        for row in rows:
+            opened = {name: _opened(value) for name, value in row.items()} if type(row) is dict else row
+            found.add(made_of(opened))
+            if type(opened) is dict:
+                self._look_into(opened, "", 0, learning, found)
         names = [name for name in asked if name not in ROUTES]
-        for row in opened:
-            found |= self._new(_settings(row), learning)
         for own in headers if names else ():
             told = {str(name).lower(): value for name, value in own.items()}
-            found |= self._new(((f"header {name}", told.get(name)) for name in names), learning)
+            for name in names:
+                self._note(("header", name), told.get(name), learning, found)
         return found
 
-    def _new(self, settings: Iterable[tuple[str, object]], learning: bool) -> set[object]:
-        """Those among these that are new."""
-        found = set[object]()
-        for name, value in settings:
-            if type(value) not in PLAIN or (name not in self.values and len(self.values) >= MOST_NAMES):
-                continue
-            known, setting = self.values.setdefault(name, set()), (name, type(value), value)
-            if setting not in known and len(known) <= FEW:
-                known.add(setting)
-                if not learning and len(self.new) < MOST_NEW:
-                    self.new.add(setting)
-            if len(known) <= FEW and setting in self.new:
-                found.add(setting)
-        return found
+    def _look_into(self, named: dict[Any, Any], path: str, deep: int, learning: bool, found: set[object]) -> None:
+        """Note the short values that a row has by name, also in what it has by name."""
+        for name, value in named.items():
+            kind = type(value)
+            if kind is dict:
+                if deep < MOST_DEEP:
+                    self._look_into(value, f"{path}.{name}", deep + 1, learning, found)
+            elif kind in PLAIN and (kind not in TEXTS or len(value) <= MOST_LETTERS):
+                self._note((path, name), bytes(value) if kind is bytearray else value, learning, found)
+
+    def _note(self, name: tuple[str, object], value: object, learning: bool, found: set[object]) -> None:
+        """Know this setting; put it into `found` where it is new."""
+        known = self.values.get(name)
+        if known is None:
+            if len(self.values) >= MOST_NAMES:
+                return
+            known = self.values[name] = set()
+        if len(known) > FEW:
+            return
+        setting = (name, type(value), value)
+        if setting not in known:
+            known.add(setting)
+            if not learning and len(known) <= FEW and len(self.new) < MOST_NEW:
+                self.new.add(setting)
+        if setting in self.new and len(known) <= FEW:
+            found.add(setting)
 
 
 def _opened(value: Any) -> Any:
@@ -65,15 +81,3 @@ def _opened(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
-
-
-def _settings(row: Any, name: str = "", deep: int = 0) -> Iterator[tuple[str, object]]:
-    """The short values that a row has by name, also in what it has by name."""
-    if type(row) is dict and deep <= MOST_DEEP:
-        for key, value in row.items():
-            yield from _settings(value, f"{name}.{key}", deep + 1)
-    elif isinstance(row, str | bytes | bytearray):
-        if len(row) <= MOST_LETTERS:
-            yield name, bytes(row) if isinstance(row, bytearray) else row
-    elif deep:
-        yield name, row
