@@ -294,7 +294,7 @@ def test_the_metrics_of_the_context_are_the_handlers_own() -> None:
     handler = begin(Counts("array"), Settings(batch_size=2))
     assert ask(handler, [1.0])[0].code == 200
     taken = [(one.name, one.value, one.unit) for one in handler.metrics.take()]
-    assert taken == [("seen", 1, ""), ("took", 2000, "ms"), ("more", 3, ""), ("share", 50, "%")]
+    assert taken == [("seen", 1, ""), ("took", 2, "s"), ("more", 3, ""), ("share", 50, "%")]
 
 
 def test_gradients_and_views_are_no_matter() -> None:
