@@ -84,6 +84,18 @@ def _kept(row: Any) -> Any:
         return ModelFault("this request cannot be handed out twice")
 
 
+def _heard(processor: Any, asked: set[str]) -> Any:
+    """A slot that notes for which headers it is asked."""
+    look = processor.get_request_property
+
+    def get_request_property(key: Any) -> Any:
+        asked.add(str(key).lower())
+        return look(key)
+
+    processor.get_request_property = get_request_property
+    return processor
+
+
 class BatchSlots:
     """One batch as the server gave it. A row that cannot be given to theirs is a SlotError: theirs is not asked for it.
 
@@ -91,7 +103,7 @@ class BatchSlots:
     again: requests that were answered before, in the context of another batch; nothing that theirs counts of them is kept.
     miscounted: whether theirs gave another number of answers than it was given rows. too_few_or_many: for which slots, and how
     many; None where it gave no answer, or an error only.
-    asked: gets the names of the headers that theirs asks for.
+    asked: gets the names of the headers that theirs asks for; None: nobody wants to know.
     """
 
     def __init__(
@@ -105,7 +117,7 @@ class BatchSlots:
         self.headers = [keep(processor.get_request_properties()) for processor in self.processors]
         self.rows = [_kept(row) for row in rows]
         self.unseen: list[Any] = list(rows)  # each may be given out once as it is
-        self.asked: set[str] = set()
+        self.asked: set[str] | None = None
         self.miscounted = False
         self.too_few_or_many: tuple[Sequence[int], int] | None = None
         self.verdicts: dict[int, SlotError] = {}  # what a slot is answered that theirs failed on alone
@@ -121,21 +133,11 @@ class BatchSlots:
 
     def enter(self, slots: Sequence[int]) -> list[Any]:
         """Show theirs only these slots; returns their rows."""
-        self.raw.request_processor = [self._heard(self.fresh(i)) for i in slots]
+        fresh = [self.fresh(i) for i in slots]
+        self.raw.request_processor = fresh if self.asked is None else [_heard(one, self.asked) for one in fresh]
         self.raw.request_ids = ids = {k: self.ids.get(i) for k, i in enumerate(slots)}
         self.held.begin(self.raw, ids)
         return [self._row(i) for i in slots]
-
-    def _heard(self, processor: Any) -> Any:
-        """A slot that notes for which headers it is asked."""
-        look = processor.get_request_property
-
-        def get_request_property(key: Any) -> Any:
-            self.asked.add(str(key).lower())
-            return look(key)
-
-        processor.get_request_property = get_request_property
-        return processor
 
     def _row(self, i: int) -> Any:
         unseen, self.unseen[i] = self.unseen[i], None
