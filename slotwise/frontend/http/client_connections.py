@@ -66,8 +66,17 @@ class Pace:
 
 def has_unread(transport: asyncio.BaseTransport) -> bool:
     """Whether something has come on a connection that this process has not read yet."""
+    return _waits(transport, termios.FIONREAD)
+
+
+def has_unsent(transport: asyncio.BaseTransport) -> bool:
+    """Whether something is on its way that the other side has not taken yet."""
+    return _waits(transport, termios.TIOCOUTQ)
+
+
+def _waits(transport: asyncio.BaseTransport, queue: int) -> bool:
     with contextlib.suppress(OSError):
-        return any(fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4)))
+        return any(fcntl.ioctl(transport.get_extra_info("socket").fileno(), queue, bytes(4)))
     return False
 
 

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import logging
 import socket
 import ssl
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -21,7 +19,7 @@ import uvicorn
 
 from slotwise.backends.interface import Refused
 from slotwise.frontend.certificates import CertificateFiles
-from slotwise.frontend.http.client_connections import OpenConnections
+from slotwise.frontend.http.client_connections import OpenConnections, has_unsent
 from slotwise.frontend.http.http_protocol import GatewayProtocol
 from slotwise.frontend.http.receiver import Receiver
 
@@ -169,10 +167,7 @@ class SecuredProtocol(GatewayProtocol):
 
     def _on_its_way(self) -> bool:
         """Whether some of an answer is, wherever it waits."""
-        with suppress(OSError):
-            unsent = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
-            return any(unsent) or self.transport.get_write_buffer_size() > 0
-        return False
+        return has_unsent(self.transport) or self.transport.get_write_buffer_size() > 0
 
 
 class Secured(Receiver):
