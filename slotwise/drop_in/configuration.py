@@ -24,6 +24,7 @@ from slotwise.drop_in.arguments import Arguments
 from slotwise.drop_in.known_keys import KEYS
 from slotwise.drop_in.snapshots import newest
 from slotwise.errors import SlotwiseError
+from slotwise.frontend.listening import with_port
 from slotwise.worker.environment.cores import available_cores
 
 VARIABLE = re.compile(r"\$\$([^$]+[^$])\$\$")
@@ -193,11 +194,6 @@ def _variable(key: str, keys: Mapping[str, str]) -> str:
     if key in OF_THE_FILE or (key == "allowed_urls" and keys.get("use_env_allowed_urls", "").lower() != "true"):
         return ""
     return OTHERWISE.get(key, f"TS_{key.removeprefix('ts_').upper()}")
-
-
-def with_port(host: str, port: int) -> str:
-    """Both, as they stand in an address: one of IPv6 in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def hostname() -> str:

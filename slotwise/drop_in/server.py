@@ -27,7 +27,7 @@ from slotwise.drop_in import daemon
 from slotwise.drop_in.archive_source import DeployedArchives
 from slotwise.drop_in.arguments import Arguments, parsed
 from slotwise.drop_in.command_line import TORCHSERVE
-from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured, with_port
+from slotwise.drop_in.configuration import DEFAULT_BODY_BYTES, MOST_BYTES, Configuration, configured
 from slotwise.drop_in.inference_api import (
     QUERY,
     DropInEntrance,
@@ -53,6 +53,7 @@ from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.frontend import Gateway, GatewayOptions
 from slotwise.frontend.http.app import build_app
 from slotwise.frontend.inference_request import Scope
+from slotwise.frontend.listening import with_port
 from slotwise.frontend.serve import LARGE_BLOCK_BYTES
 from slotwise.host.server import check_token, grpc_services, listening, live_models, loop_factory
 from slotwise.profiles import memory

@@ -53,6 +53,11 @@ def listen_on(one: socket.socket, backlog: int) -> None:
         raise _cannot_listen(host, port, error) from error
 
 
+def with_port(host: str, port: int) -> str:
+    """Both, as they stand in an address: one of IPv6 in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def _numeric(host: str) -> str:
     """The host as a socket tells it."""
     try:

@@ -32,7 +32,7 @@ from slotwise.frontend.http.app import build_app
 from slotwise.frontend.http.client_connections import ConnectionLimits, OpenConnections, within_open_files
 from slotwise.frontend.http.handshakes import FrontConfig
 from slotwise.frontend.keeper import Kept
-from slotwise.frontend.listening import ListenAddress
+from slotwise.frontend.listening import ListenAddress, with_port
 from slotwise.frontend.observing.watching import WatchOptions
 from slotwise.frontend.process import GatewayRecord, already_running, running
 from slotwise.frontend.rollout.record import load_all
@@ -131,9 +131,8 @@ class PreparedFront:
         self.gateway.observer = settings.watch.observer(settings.options.trusted_proxies, lambda: self.gateway.models)
         app = build_app(self.gateway, access.public, access.allowed_hosts(listen), self.own if access.tls_client_ca else "")
         self.config = http_config(app, self.gateway, access)
-        local = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
-        self.host = f"[{local}]" if ":" in local else local
-        self.url = f"{'https' if access.tls_cert else 'http'}://{self.host}:{sockets[0].getsockname()[1]}"
+        self.host = "127.0.0.1" if listen.host in ("0.0.0.0", "::") else listen.host
+        self.url = f"{'https' if access.tls_cert else 'http'}://{with_port(self.host, sockets[0].getsockname()[1])}"
         self.certificate = str(access.tls_cert.resolve()) if access.tls_cert else ""
         self._grpc = _grpc_server(self.gateway, listen, access)
         self._watching = list[asyncio.Task[None]]()
@@ -143,7 +142,7 @@ class PreparedFront:
     @property
     def grpc(self) -> str:
         """Host and port of its gRPC, once it is up; "" where it has none."""
-        return f"{self.host}:{self._grpc.port}" if self._grpc else ""
+        return with_port(self.host, self._grpc.port) if self._grpc else ""
 
     @property
     def warning(self) -> str:

@@ -10,6 +10,7 @@ from slotwise.errors import SlotwiseError
 from slotwise.frontend.certificates import CertificateFiles
 from slotwise.frontend.grpc.many_calls import ManyCalls
 from slotwise.frontend.grpc.service import GrpcService
+from slotwise.frontend.listening import with_port
 
 
 class GrpcListener:
@@ -39,7 +40,7 @@ class GrpcListener:
         ]
         self._calls = ManyCalls(self.service.name, self.service.handlers(), options)
         server = self._calls.server
-        address = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        address = with_port(self.host, self.port)
         try:
             if self.credentials:
                 self.port = server.add_secure_port(address, self.credentials)
