@@ -52,7 +52,7 @@ test-full: full lint ## the tests that are slow besides, on Ray and Triton, too:
 	@scripts/test-tools.sh
 	@$(PYTEST) -o addopts="-ra --strict-markers" -m "slow and not long" tests benchmarks/tests
 
-long: full ## what is too long for every landing (PARTS="models servers thirty tests coverage stalls python-3.12 python-3.13", or --due); its result is kept in .ci/long.json
+long: full ## what is too long for every landing (PARTS="models servers thirty histories tests coverage stalls python-3.12 python-3.13", or --due); its result is kept in .ci/long.json
 	@scripts/test-tools.sh
 	@$(BIN)/python scripts/long_run.py $(PARTS)
 

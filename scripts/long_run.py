@@ -25,12 +25,16 @@ MOST_COMMITS = 200
 RESULTS = {0: "green", 77: "not tried"}  # what such an exit code of a part is called; any other is red
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "2", "--durations=20")
 MODELS = tuple(f"tests/server/test_{name}.py" for name in ("given_models", "triton", "guard"))
+WORKER = tuple(f"tests/worker/{name}" for name in ("steps", "test_guard_property.py", "test_own_answers.py"))
+HISTORIES = ("tests/backends/simulation", *WORKER)
 SERVERS = ("tests/server", "tests/browser", "tests/drop_in", "tests/migrate", "tests/deploy")
+APART = (*SERVERS, *HISTORIES, "tests/thirty")
 PARTS: dict[str, Sequence[str]] = {  # each takes less than half an hour on two cores that do nothing else
     "models": (*PYTEST, "-m", "long", *MODELS),
     "servers": (*PYTEST, "-m", "long", *SERVERS, *(f"--ignore={file}" for file in MODELS)),
     "thirty": (*PYTEST, "-m", "long", "tests/thirty"),
-    "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests", *(f"--ignore={one}" for one in (*SERVERS, "tests/thirty"))),
+    "histories": (*PYTEST, "-m", "long", *HISTORIES),
+    "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests", *(f"--ignore={one}" for one in APART)),
     "coverage": (sys.executable, "scripts/coverage_by_room.py"),
     "stalls": (sys.executable, "scripts/stalls.py", "-m", "not slow and not long", "tests/backends", "tests/frontend"),
     "python-3.12": (sys.executable, "scripts/other_python.py", "3.12"),
