@@ -15,7 +15,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -189,7 +189,8 @@ class DropInEntrance(Entrance):
             return
         answer = self._own(scope["method"], scope["path"])
         if answer is None and (scope["method"], scope["path"]) == ("POST", "/invocations"):
-            scope["path"] = self._invoked(scope["query_string"])
+            scope["path"] = f"/models/{(model := self._invoked(scope['query_string']))}/invoke"
+            answer = None if model else partial(_refused, 400, "Parameter model_name is required.")
         if answer is None:
             await super().__call__(scope, receive, send)
             return
@@ -199,16 +200,15 @@ class DropInEntrance(Entrance):
                 self.check(scope)
             status, body = answer()
         except Refused as refused:
-            status, body = refused.status, torchserve_error(refused.status, refused.message, "")
+            status, body = _refused(refused.status, refused.message)
         if self.took is not None:
             self.took(scope, status, began)
         await send_answer(send, web.Response(body=body, status=status, content_type="application/json"))
 
     def _invoked(self, query: bytes) -> str:
-        """SageMaker's path as a model's: of the one that the query names, else of the only one."""
+        """The model that SageMaker's path asks: the one that the query names, else the only one, else ""."""
         every = {one.settings.name for one in self.versions.all()}
-        model = named_model(query) or (every.pop() if len(every) == 1 and not self.versions.loading else "")
-        return f"/models/{model}/invoke"
+        return named_model(query) or (every.pop() if len(every) == 1 and not self.versions.loading else "")
 
     def _own(self, method: str, path: str) -> Callable[[], tuple[int, bytes]] | None:
         if path == "/ping":
@@ -218,8 +218,7 @@ class DropInEntrance(Entrance):
         if method == "OPTIONS":
             return lambda: self._described(path)
         if path.startswith("/wfpredict/"):
-            message = f"Workflow not found: {path.removeprefix('/wfpredict/')[:100]}"
-            return lambda: (404, torchserve_error(404, message, ""))
+            return partial(_refused, 404, f"Workflow not found: {path.removeprefix('/wfpredict/')[:100]}")
         return None
 
     def _health(self) -> tuple[int, bytes]:
@@ -237,13 +236,15 @@ class DropInEntrance(Entrance):
         try:
             self.versions.find(match[2], match[3] or "")
         except Refused:
-            return 404, torchserve_error(404, f"Model not found: {match[2]:.100}", "")
-        operation = {
-            "description": f"A predict entry point for model: {match[2]}.",
-            "responses": {"200": {"description": "OK"}},
-        }
+            return _refused(404, f"Model not found: {match[2]:.100}")
+        does = f"A predict entry point for model: {match[2]}."
+        operation = {"description": does, "responses": {"200": {"description": "OK"}}}
         info = {"title": f"RESTful API for: {match[2]}", "version": "1.0.0"}
         return 200, _json({"openapi": "3.0.1", "info": info, "paths": {f"/predictions/{match[2]}": {"post": operation}}})
+
+
+def _refused(status: int, message: str) -> tuple[int, bytes]:
+    return status, torchserve_error(status, message, "")
 
 
 async def send_answer(send: Send, answer: web.Response, identity: str = "") -> None:

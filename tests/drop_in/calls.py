@@ -98,6 +98,7 @@ def inference() -> Iterator[Call]:
         "inference", "POST", "/invocations", params={"model_name": "echo"}, headers={"content-type": "text/plain"}, body=b"x"
     )
     yield Call("inference", "POST", "/invocations", params={"model_name": "nobody"}, body=b"x")
+    yield Call("inference", "POST", "/invocations", body=b"x")
     for method, path in (
         ("GET", "/ping"),
         ("POST", "/ping"),
