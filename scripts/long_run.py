@@ -33,7 +33,8 @@ PARTS: dict[str, Sequence[str]] = {  # each takes less than half an hour on two 
     "models": (*PYTEST, "-m", "long", *MODELS),
     "servers": (*PYTEST, "-m", "long", *SERVERS, *(f"--ignore={file}" for file in MODELS)),
     "thirty": (*PYTEST, "-m", "long", "tests/thirty"),
-    "histories": (*PYTEST, "-m", "long", *HISTORIES),
+    # the log plugin keeps each exception's frames, and with them ten thousand handlers
+    "histories": (*PYTEST, "-p", "no:logging", "-m", "long", *HISTORIES),
     "tests": (*PYTEST, "-m", "long", "tests", "benchmarks/tests", *(f"--ignore={one}" for one in APART)),
     "coverage": (sys.executable, "scripts/coverage_by_room.py"),
     "stalls": (sys.executable, "scripts/stalls.py", "-m", "not slow and not long", "tests/backends", "tests/frontend"),

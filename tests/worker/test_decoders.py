@@ -125,11 +125,14 @@ def test_a_thread_in_which_the_worker_itself_fails_goes_on() -> None:
     assert Decoders(1).run(fails, requests(b"bad", b"ok"), 1, soon(60)) == [None, b"ok"]
 
 
-def test_closed_decoders_let_their_threads_end() -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_decoders_that_are_closed_or_forgotten_let_their_threads_end(closed: bool) -> None:
     pool = Decoders(2)
     pool.run(lambda request: request.body, requests(b"ok"), 1, soon(60))
     threads = list(pool.running)
-    pool.close()
+    if closed:
+        pool.close()
+    del pool
     for thread in threads:
         thread.join(60)
     assert threads

@@ -127,6 +127,8 @@ class Decoders:
             decoder.inbox.put(None)
         self.running = []
 
+    __del__ = close  # no thread stays of a handler that nobody has any more
+
     def _in_threads(self, work: Work, share_s: float, until: float) -> list[object]:
         """The outcomes: all, or as far as the work came until then."""
         try:
