@@ -10,15 +10,19 @@ import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
 
 PAGES = {"year": ["2026"], "lines": ["31415", "926", "5358"], "light": ["70", "81"], "empty": []}
 SIDE, GAP = 40, 14  # pixels of a digit, and between two
+ALIKE = 10  # digits to which one must be nearest, all of them the same: no training reads it as another
 
 
 def page(lines: list[str], seed: int, *, light: bool = False) -> Any:
     """A page [h, w] of lines of digits, each another person's: dark on light, or light on dark."""
     data, draw = load_digits(), np.random.default_rng(seed)
-    _, unseen = train_test_split(np.arange(len(data.target)), test_size=0.2, random_state=0, stratify=data.target)
+    seen, unseen = train_test_split(np.arange(len(data.target)), test_size=0.2, random_state=0, stratify=data.target)
+    near = KNeighborsClassifier(ALIKE).fit(data.data[seen], data.target[seen])
+    unseen = unseen[near.predict_proba(data.data[unseen])[range(len(unseen)), data.target[unseen]] == 1]
     step = SIDE + GAP
     paper = np.zeros((step * max(1, len(lines)) + GAP, step * max([1, *map(len, lines)]) + GAP), np.uint8)
     for row, line in enumerate(lines):

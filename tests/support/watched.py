@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+import numpy as np
+
 from slotwise.worker import BadRequest, BatchHandler, Request
 from slotwise.worker.separability.about import identity
 from slotwise.worker.separability.bits import Deviation, bits, difference
@@ -29,11 +31,11 @@ def watched(kind: type[BatchHandler]) -> Any:
             return [self.poison] if request.body == POISON else [self.items[int(request.body)]]
 
         def predict(self, inputs: Any) -> Any:
-            marks = [bits(row) for row in inputs]
-            if self.poison is not None and bits(self.collate([self.poison])[0]) in marks:
+            marks = marks_of(inputs)
+            if self.poison is not None and marks_of(self.collate([self.poison]))[0] in marks:
                 raise ValueError("poison")
             outputs = super().predict(inputs)
-            if self.target is not None and (mark := bits(self.collate([self.target])[0])) in marks:
+            if self.target is not None and (mark := marks_of(self.collate([self.target]))[0]) in marks:
                 self.where = (len(marks), marks.index(mark))
             return outputs
 
@@ -44,6 +46,14 @@ def watched(kind: type[BatchHandler]) -> Any:
             return BatchHandler.respond(self, request, results)
 
     return Watched()
+
+
+def marks_of(inputs: Any) -> list[Any]:
+    """A mark for each row: the same for the same row, also where texts beside it are longer."""
+    if isinstance(inputs, dict):  # of arrays, a row each, with zeros behind
+        rows = zip(*inputs.values(), strict=True)
+        return [tuple(bits(np.trim_zeros(part, "b")) for part in row) for row in rows]
+    return [bits(row) for row in inputs]
 
 
 def digest(output: Any) -> str:
