@@ -12,6 +12,15 @@ from hypothesis import HealthCheck, Phase, settings
 VARIABLE = "SLOTWISE_SEED"
 SEED = int(os.environ.setdefault(VARIABLE, time.strftime("%Y%m%d", time.gmtime())))  # the processes of a run inherit it
 
+PARTS = 10  # of a long run of histories
+
+
+def days_seeds(part: int, each: int) -> range:
+    """The seeds of one of the PARTS of a long run, `each` of them: others each day, and none of the first million."""
+    first = SEED * 1_000_000 + part * each
+    return range(first, first + each)
+
+
 # No database: what a run draws depends on the seed alone.
 settings.register_profile(
     "seeded", deadline=None, database=None, derandomize=False, suppress_health_check=[HealthCheck.too_slow]

@@ -13,8 +13,9 @@ from slotwise.backends.local.model_queue import ModelQueue
 from tests.backends.simulation.bugs import BUGS
 from tests.backends.simulation.history import History
 from tests.backends.simulation.virtual_loop import problems_of, run
+from tests.support.seed import PARTS, days_seeds
 
-HISTORIES, LONG_RUN = 2_000, 100_000
+HISTORIES, LONG_PART = 2_000, 2_000
 FOUND_WITHIN = 400
 
 
@@ -29,8 +30,9 @@ def test_in_every_history_each_request_ends_once_with_its_own_answer() -> None:
 
 
 @pytest.mark.long
-def test_in_very_many_histories_too() -> None:
-    wrong = {seed: said for seed in range(HISTORIES, LONG_RUN) if (said := problems(seed))}
+@pytest.mark.parametrize("part", range(PARTS))
+def test_in_very_many_histories_too(part: int) -> None:
+    wrong = {seed: said for seed in days_seeds(part, LONG_PART) if (said := problems(seed))}
     assert not wrong
 
 

@@ -13,8 +13,9 @@ from slotwise.backends.local.queue_members import BatchWorker, Sequence, Waiting
 from slotwise.backends.local.sequence_queue import SequenceLimits, SequenceQueue
 from tests.backends.simulation.sequence_history import SequenceHistory
 from tests.backends.simulation.virtual_loop import problems_of, run
+from tests.support.seed import PARTS, days_seeds
 
-HISTORIES, LONG_RUN = 400, 50_000
+HISTORIES, LONG_PART = 400, 1_000
 FOUND_WITHIN = 300
 
 
@@ -28,8 +29,9 @@ def test_in_every_history_each_answer_is_made_of_its_own_sequence() -> None:
 
 
 @pytest.mark.long
-def test_in_very_many_sequences_too() -> None:
-    assert {seed: said for seed in range(HISTORIES, LONG_RUN) if (said := problems(seed))} == {}
+@pytest.mark.parametrize("part", range(PARTS))
+def test_in_very_many_sequences_too(part: int) -> None:
+    assert {seed: said for seed in days_seeds(part, LONG_PART) if (said := problems(seed))} == {}
 
 
 def test_most_of_them_are_answered() -> None:

@@ -16,8 +16,9 @@ from slotwise.backends.local.stream_queue import StreamQueue
 from tests.backends.simulation.streaming_bugs import STREAMING_BUGS
 from tests.backends.simulation.streaming_history import StreamingHistory
 from tests.backends.simulation.virtual_loop import problems_of, run
+from tests.support.seed import PARTS, days_seeds
 
-HISTORIES, LONG_RUN = 300, 50_000
+HISTORIES, LONG_PART = 300, 2_000
 FOUND_WITHIN = 300
 
 
@@ -32,8 +33,9 @@ def test_in_every_history_each_stream_has_its_pieces_once_and_in_order() -> None
 
 
 @pytest.mark.long
-def test_in_very_many_histories_of_streams_too() -> None:
-    wrong = {seed: said for seed in range(HISTORIES, LONG_RUN) if (said := problems(seed))}
+@pytest.mark.parametrize("part", range(PARTS))
+def test_in_very_many_histories_of_streams_too(part: int) -> None:
+    wrong = {seed: said for seed in days_seeds(part, LONG_PART) if (said := problems(seed))}
     assert not wrong
 
 
