@@ -196,7 +196,8 @@ class SimEngine(StepEngine):
                 if item.kind != "nan":
                     raise wrong(item.kind)
                 self.buffer[i] = np.nan
-        self.watcher.stepped([self.caches[row.slot].item.name for row in rows])
+        good = [row for row, output in zip(rows, self.buffer, strict=False) if np.isfinite(output).all()]
+        self.watcher.stepped([self.caches[row.slot].item.name for row in good])
         return self.buffer[: len(rows)]
 
     def free(self, slot: int) -> None:
