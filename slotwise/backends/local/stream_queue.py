@@ -1,10 +1,10 @@
 """A model's queue that also has workers whose answers are streams: requests join one that has a free slot at any time.
 
 A worker's death ends no stream: in another worker it goes on after the pieces that came, by the same seed. Whoever was in hand
-then is under suspicion. They join again one at a time, and nobody joins them until they have said something new, or their
-worker has taken turns for TRIED_S: a whole answer says nothing until its end. A worker that ends meanwhile accuses the one that
-was being tried. Who is accused goes alone until its end, and is convicted where that ends the worker, too. So a body ends three
-workers at most, and two where it was alone at first.
+then is under suspicion. They join again one at a time, each where a slot is free, and nobody joins them until they have said
+something new, or their worker has taken turns for TRIED_S: a whole answer says nothing until its end. A worker that ends
+meanwhile accuses the one that was being tried; any that ends, whoever had one end before. Who is accused goes alone until its
+end, and convicted where that ends the worker, too. So a body ends three workers at most, and two where it was alone at first.
 A client that has gone frees its slot. Its request stays in hand until the worker says so: else whoever sends what ends workers
 would hang up at once, and never be known.
 """
@@ -134,8 +134,8 @@ class StreamQueue(ModelQueue):
         say_lost(held)
         for one in held:
             one.held_by, one.cancelled = None, False
-            blamed = worker.trying in (None, one)
-            one.deaths = one.deaths + 1 if blamed else max(1, one.deaths)
+            blamed = worker.trying in (None, one) or one.deaths > 0
+            one.deaths = one.deaths + 1 if blamed else 1
             self._suspect(one, convicted=blamed and len(held) == 1 and one.deaths > 1)
         worker.in_hand, worker.headers, worker.trying = {}, {}, None
         self._dispatch_soon()
@@ -192,7 +192,8 @@ class StreamQueue(ModelQueue):
                 self.suspects.popleft()
                 continue
             worker = min(workers, key=lambda worker: len(worker.in_hand))
-            if worker.room <= 0 or (one.deaths > 1 and worker.in_hand):
+            beside = 0 if one.deaths > 1 else worker.slots - 1  # it has a slot at once: who waits for one is not tried
+            if len(worker.in_hand) > beside:
                 self.emptying = self.emptying or worker
                 return
             self.suspects.popleft()

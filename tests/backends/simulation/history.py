@@ -110,7 +110,7 @@ class SimWorker:
                 status = 503 if dead and (one.request.kind == "dead" or history.random.random() < 0.5) else 200
                 if one.id in self.cancelled and status == 200 and history.random.random() < 0.5:
                     status = 504  # it had not begun
-                elif (one.request.hung_up or not one.open) and not one.deaths and one.id not in self.cancelled:  # type: ignore[attr-defined]
+                elif self.is_unwanted(one) and one.id not in self.cancelled:
                     history.problems.append(f"{one.request.identity} is not cancelled")
                 queue.answered(self.seen, one.id, good(one, status))
                 if self.lies == "twice":
@@ -124,6 +124,11 @@ class SimWorker:
             history.loop.call_later(0.01, self.die)
         elif self.seen.retiring:
             self.die()
+
+    def is_unwanted(self, one: WaitingRequest) -> bool:
+        """Whether the queue knows that nobody waits for it, and need not find out whether it ends workers."""
+        gone = one.request.hung_up or one not in self.history.queue.open_requests  # type: ignore[attr-defined]
+        return bool(gone) and not one.deaths
 
     def killed(self) -> None:
         """With all the others, by something that no request has to do with."""
@@ -308,7 +313,7 @@ class History:
 
     def check_early(self, request: SimRequest, came_at: float) -> None:
         """Who is refused before its deadline could not have been answered, by what is known of costs."""
-        took_least_s = self.queue.dispatcher.cost.least(1)
+        took_least_s = self.queue.dispatcher.cost.least(self.batch_size)  # it may have been the last place of a batch
         if request.sent_with or not took_least_s:
             self.problems.append(f"{request.identity} was refused before its deadline")
         if came_at == self.loop.time() and any(not worker.busy for worker in self.queue.workers):

@@ -94,5 +94,51 @@ def test_a_worker_that_ends_once_costs_nobody_a_whole_answer() -> None:
     assert 504 in run(_whole_answers(turns=False), 1), "who says nothing is tried to the end, and others wait"
 
 
+async def _ended_by_a_slow_body() -> tuple[int, list[int]]:
+    """How many of two workers at a time one body ends, ten seconds after it joins, and the statuses of all, its own first."""
+    loop, queue, statuses, ended = asyncio.get_running_loop(), StreamQueue(2), dict[bytes, int](), list[StreamWorker]()
+
+    def send(those: list[WaitingRequest]) -> None:
+        for one in those:
+            act = end if one.request.body == b"kills" else answer
+            loop.call_later(10.0 if act is end else 12.0, act, one, one.held_by)
+
+    def answer(one: WaitingRequest, worker: StreamWorker) -> None:
+        if one.held_by is worker:
+            queue.answered(worker, one.id, BackendAnswer(200, [], b"all of it"))
+
+    def end(one: WaitingRequest, worker: StreamWorker) -> None:
+        if one.held_by is worker:
+            ended.append(worker)
+            queue.ended(worker)
+            start()
+
+    def start() -> None:
+        queue.joined(worker := StreamWorker(send, lambda _: None, slots=2))
+        beats(worker)
+
+    def beats(worker: StreamWorker) -> None:
+        worker.busy_since = worker.heard_at = loop.time()
+        loop.call_later(1.0, beats, worker)
+
+    async def ask(body: bytes, at: float) -> None:
+        await asyncio.sleep(at)
+        try:
+            statuses[body] = (await queue.answer(BackendRequest("m", loop.time() + 1000, body=body))).status
+        except Refused as refused:
+            statuses[body] = refused.status
+
+    start()
+    start()
+    mates = [(b"%d" % i, 1.0 + 0.9 * i) for i in range(60)]
+    await asyncio.gather(*(ask(*one) for one in [(b"kills", 0.0), *mates]))
+    return len(ended), [statuses.pop(b"kills"), *statuses.values()]
+
+
+def test_a_body_that_ends_workers_after_it_was_tried_ends_three() -> None:
+    ended, statuses = run(_ended_by_a_slow_body(), 1)
+    assert (ended, statuses) == (3, [500, *[200] * 60])
+
+
 if __name__ == "__main__":
     print(problems(int(sys.argv[1])))
