@@ -17,7 +17,7 @@ def campaign_rows(figures: Figures) -> str:
     parts = figures["campaign"]["parts"]
     lines = [
         [
-            name,
+            f"{name}, on {part['server']}" if part.get("server") else name,
             f"{part['scale']:.0%}",
             *(part[key] for key in keys),
             f"{part['seconds'] / 60:.0f}",

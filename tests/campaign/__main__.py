@@ -38,7 +38,8 @@ from tests.campaign.tally import BROKEN, Tally
 
 PARTS = ("archives", "fuzz", "batches", "management", "overload", "register", "chaos", "hostile", "drop_in", "traces", "soak")
 STATE = ROOT / ".slotwise" / "campaign.json"
-SAME = ("seed", "scale", "commit")  # with which a part goes on
+ON_ONE = ("management", "overload", "hostile")  # parts that are tried on one server, which is chosen
+SAME = ("seed", "scale", "commit", "server")  # with which a part goes on
 
 
 def arguments() -> argparse.Namespace:
@@ -48,7 +49,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="the share of the full run's cases (default: 1)")
     parser.add_argument("--seed", type=int, default=1)
     kinds = ("torchserve", "slotwise")
-    parser.add_argument("--server", choices=kinds, default="torchserve", help="what overload and hostile are tried on")
+    parser.add_argument("--server", choices=kinds, default="torchserve", help=f"what {', '.join(ON_ONE)} are tried on")
     parser.add_argument("--minutes", type=float, default=60.0, help="the most that a part may take (default: 60)")
     parser.add_argument("--json", type=Path, metavar="FILE", default=STATE, help="counts, and how far it got")
     parser.add_argument("--case", type=int, help="only this case of the one part, as a failure names it")
@@ -114,8 +115,8 @@ def main() -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         broken = False
         for name in names:
-            part = load_part(name)
-            tally = resumed(result["parts"].get(name), part, facts)
+            part, on = load_part(name), options.server if name in ON_ONE else ""
+            tally = resumed(result["parts"].get(name), part, {**facts, "server": on})
 
             def save(name: str = name, tally: Tally = tally) -> None:
                 result["parts"][name] = tally.as_dict()

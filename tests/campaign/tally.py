@@ -22,7 +22,7 @@ class Tally:
     hangs: nothing after the deadline and 5 s. leaks: memory that only grows. restarts: of what was tried.
     late: innocents that waited longer than is promised.
     measured: what a part says besides, by name. full: its cases at scale 1; seed, scale, commit, tree (of slotwise/), date,
-    cpu: of this part's run.
+    cpu: of this part's run. server: what a part was tried on that takes one or the other; "" for the rest.
     """
 
     planned: int
@@ -33,6 +33,7 @@ class Tally:
     tree: str = ""
     date: str = ""
     cpu: str = ""
+    server: str = ""
     cases: int = 0
     requests: int = 0
     innocents: int = 0

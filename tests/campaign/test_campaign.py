@@ -77,7 +77,8 @@ def count_a_failure_and_go_on(tmp_path: Path) -> None:
 
 
 def test_a_part_goes_on_only_at_its_own_commit_and_the_others_stay(tmp_path: Path) -> None:
-    facts = {"seed": 1, "scale": 0.5, "commit": "abc", "tree": "012", "date": "today", "machine": {"cpu": "abacus"}}
+    facts = {"seed": 1, "scale": 0.5, "commit": "abc", "server": "", "tree": "012", "date": "today"}
+    facts["machine"] = {"cpu": "abacus"}
     toy, _ = part()
     tally = resumed(None, toy, facts)
     assert (tally.planned, tally.full, tally.commit, tally.cpu) == (3, 6, "abc", "abacus")
