@@ -16,6 +16,9 @@ RawHeaders = list[tuple[bytes, bytes]]
 PATH = "/predictions/"
 MISSING = 404
 CLIENT_GONE = 499  # for the log and the metrics; nobody is there to get it
+SENDS = 3  # a clock may be set again
+TOO_LATE = b"the deadline "  # a worker's words, of what it has not computed
+CLOCK_S = 1.0  # by how much a worker's clock may differ
 OVERLOADED = b"x-slotwise-overloaded"  # a refusal's header, by which a gateway before a host of ours knows an Overloaded
 
 
@@ -207,6 +210,14 @@ class BackendRequest:
     def write_deadline(self) -> None:
         """Tell the worker the deadline, as the clock is now."""
         self.headers["x-deadline-ms"] = str(int((time.time() + self.left_s) * 1000))
+
+    def dated_anew(self, answer: BackendAnswer) -> bool:
+        """Whether a clock was set, so that a worker took it for late and did not run it: it may go again, dated anew."""
+        late = answer.status == 504 and answer.from_slot and TOO_LATE in answer.body and self.left_s > CLOCK_S
+        if not late or not self.repeatable or self.pieces is not None:
+            return False
+        self.write_deadline()
+        return True
 
     def to_model(self, name: str) -> Self:
         """The same request to a model of another name, with headers of its own: whoever answers may change them."""

@@ -213,3 +213,26 @@ def test_a_request_waits_as_long_as_its_own_version_may_take_and_its_client_wait
             return request.left_s
 
     assert asyncio.run(left()) == pytest.approx(left_s, abs=1)
+
+
+@pytest.mark.parametrize("state_of", ["", "a sequence"])
+@pytest.mark.parametrize("left_s", [0.5, 60.0])
+@pytest.mark.parametrize("words", ["the deadline had passed when the request was read", "nothing came from there"])
+def test_what_a_clock_took_for_late_goes_again(settings: ModelSettings, words: str, left_s: float, state_of: str) -> None:  # noqa: F811
+    """A clock was set while it waited. Not where time is over, its handler says so, or others of its sequence have gone by."""
+
+    class Late(Served):
+        async def answer(self, request: BackendRequest) -> BackendAnswer:
+            await super().answer(request)
+            dates.append(int(request.headers["x-deadline-ms"]))
+            return BackendAnswer(504 if len(dates) == 1 else 200, [], words.encode())
+
+    dates = list[int]()
+    anything: Any = None
+    backend = LocalBackend(ModelVersions({"m": {"1": Late(settings)}}), anything, 1, lambda: [])  # type: ignore[dict-item]
+    request = BackendRequest("m", time.monotonic() + left_s, label="m", headers={"x-deadline-ms": "1"}, state_of=state_of)
+    again = left_s > 1 and "deadline" in words and not state_of
+    assert asyncio.run(backend.answer(request)).status == (200 if again else 504)
+    assert len(dates) == 1 + again
+    assert dates[0] == 1
+    assert abs(dates[-1] - (time.time() + left_s) * 1000) < 30_000 or not again

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from slotwise.backends.catalog import UNKNOWN, ModelCard, described_card, model_card
-from slotwise.backends.exchange import NotLoaded
+from slotwise.backends.exchange import SENDS, NotLoaded
 from slotwise.backends.interface import ANOTHER_ARCHIVE, MAX_BODY_BYTES, BackendAnswer, BackendRequest, Refused, by_default
 from slotwise.backends.metric_labels import OTHER
 from slotwise.backends.remote.copy_metrics import CopyMetrics
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("slotwise.gateway")
 
 LOADING_S = 120.0  # what the server before it had is taken for being loaded so long after a switch, not for unknown
-SENDS = 3  # a renewed token may be worthless by then, because somebody else has renewed it, or a clock was set
-DEADLINE = b"the deadline "  # a worker's words, of what it has not computed
-CLOCK_S = 1.0  # by how much a worker's clock may differ
 
 
 class RemoteBackend:
@@ -276,7 +273,7 @@ async def _sent_with_token(upstream: Upstream, request: BackendRequest, target: 
     """The server's answer; where it refuses its token, that is renewed. Raises OSError, SlotwiseError or Refused (504)."""
     if request.left_s <= 0:
         raise Refused(504, "the deadline has passed")
-    for _ in range(SENDS):
+    for _ in range(SENDS):  # a renewed token may be worthless by then, because somebody else has renewed it
         token = upstream.token
         answer = await upstream.send(target, request.headers, request.body, request.left_s, fresh)
         if own_errors.token_refused(answer):
@@ -284,9 +281,7 @@ async def _sent_with_token(upstream: Upstream, request: BackendRequest, target: 
                 await upstream.renew_token(token)
             if upstream.token == token:  # else it is tried with the new one, which another request may have got
                 break
-        elif answer.status == 504 and answer.from_slot and DEADLINE in answer.body and request.left_s > CLOCK_S:
-            request.write_deadline()  # a clock was set meanwhile: its deadline has not passed, and the model did not run
-        else:
+        elif not request.dated_anew(answer):
             break
     if own_errors.wrong_token(answer):
         return BackendAnswer(503, [], b"the model server refuses its own token")  # the race tries again after a pause
