@@ -197,9 +197,10 @@ def test_invocations_wait_for_the_other_models() -> None:
     only: Any = SimpleNamespace(settings=registered("a"))
     entrance = DropInEntrance(nobody, nobody)
     entrance.versions = versions = ModelVersions({"a": {"1": only}}, loading=True)
-    assert entrance._invoked(b"") == "/models//invoke"
+    assert entrance._invoked(b"") == ""
+    assert entrance._invoked(b"model_name=b") == "b"
     versions.loading = False
-    assert entrance._invoked(b"") == "/models/a/invoke"
+    assert entrance._invoked(b"") == "a"
 
 
 def test_what_a_deployment_starts_with_is_registered_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
