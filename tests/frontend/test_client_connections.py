@@ -243,7 +243,27 @@ async def test_where_nobody_is_idle_the_new_one_is_refused(make_front: MakeFront
         assert await is_answered(connect, "127.0.0.3")
 
 
-async def test_who_is_not_taken_in_hears_why_while_it_still_sends(make_front: MakeFront) -> None:
+async def test_what_has_come_and_is_not_read_yet_is_no_idlers(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, usual = list[Any](), http_protocol.GatewayProtocol.connection_made
+    monkeypatch.setattr(
+        http_protocol.GatewayProtocol, "connection_made", lambda self, transport: (made.append(self), usual(self, transport))[1]
+    )
+    async with connecting(await make_front(), max_connections=1) as connect:
+        reader, writer = await connect()
+        writer.write(GOOD)
+        assert (await answer(reader))[0] == 200
+        made[0].transport.pause_reading()
+        writer.write(GOOD)
+        assert await status_of(connect) == 503
+        made[0].transport.resume_reading()
+        assert (await answer(reader))[0] == 200
+        assert await is_answered(connect)
+
+
+async def test_who_is_not_taken_in_hears_why_while_it_still_sends(
+    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_connections, "MOST_REFUSED", 64)
     front = await make_front(in_flight=100)
     front.server.gate = asyncio.Event()
     async with connecting(front, max_connections_per_address=1) as connect:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import heapq
 import logging
 import resource
 import termios
@@ -27,8 +28,9 @@ log = logging.getLogger("slotwise.gateway")
 LOOK_EVERY_S = 1.0
 SILENT_S = 1.0  # who has been connected for so long might have asked something
 LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
-MOST_REFUSED = 64  # that still hear why
-OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
+MOST_REFUSED = 512  # that still hear why
+FEW = 16  # of which one makes room
+OTHER_FILES = 256 + MOST_REFUSED  # that the gateway has open besides, its connections to the server among them
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,14 @@ def has_unsent(transport: asyncio.BaseTransport) -> bool:
     return _waits(transport, termios.TIOCOUTQ)
 
 
+def aborted(transport: asyncio.Transport) -> bool:
+    """Close a connection at once, unless something has come that nobody has read. Returns whether it is closed."""
+    if has_unread(transport):
+        return False
+    transport.abort()
+    return True
+
+
 def _waits(transport: asyncio.BaseTransport, queue: int) -> bool:
     with contextlib.suppress(OSError):
         return any(fcntl.ioctl(transport.get_extra_info("socket").fileno(), queue, bytes(4)))
@@ -93,8 +103,8 @@ class ClientConnection(Protocol):
     def look(self, now: float) -> None:
         """End it where it has taken too long."""
 
-    def drop(self) -> None:
-        """Close it: it makes room."""
+    def drop(self) -> bool:
+        """Close it, to make room. Not where something has come that nobody has read yet: that would be lost."""
 
 
 class OpenConnections:
@@ -146,12 +156,14 @@ class OpenConnections:
     def _make_room(self, connections: Iterable[ClientConnection], else_: Refused) -> None:
         """Drop the one that is missed least. Raises Refused where all of them are at work."""
         idle = [(since, one) for one in connections if (since := one.idle_since) is not None]
-        if not idle:
-            raise else_
         silent_before = asyncio.get_running_loop().time() - SILENT_S
-        _, least = min(idle, key=lambda found: (found[1].asked > 0 or found[0] > silent_before, found[0]))
-        self.discard(least)
-        least.drop()
+        for _, least in heapq.nsmallest(
+            FEW, idle, key=lambda found: (found[1].asked > 0 or found[0] > silent_before, found[0])
+        ):
+            if least.drop():
+                self.discard(least)
+                return
+        raise else_
 
     def _look_later(self) -> None:
         self._looking = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._look)

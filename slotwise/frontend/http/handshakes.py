@@ -141,12 +141,15 @@ class Handshake:
     def look(self, now: float) -> None:
         """The handshake has a time of its own."""
 
-    def drop(self) -> None:
+    def drop(self) -> bool:
         """Make room: the handshake fails then."""
+        self.shutdown()
+        return True
+
+    def shutdown(self) -> None:
+        """End it."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
-
-    shutdown = drop
 
 
 class SecuredProtocol(GatewayProtocol):

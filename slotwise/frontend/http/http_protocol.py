@@ -19,7 +19,7 @@ from slotwise.backends.interface import Refused
 from slotwise.frontend import replies
 from slotwise.frontend.http.access import Entrance
 from slotwise.frontend.http.asgi_cycle import AsgiCycle, as_asgi
-from slotwise.frontend.http.client_connections import LINGER_S, OpenConnections, Pace, has_unread
+from slotwise.frontend.http.client_connections import LINGER_S, OpenConnections, Pace, aborted, has_unread
 from slotwise.frontend.http.direct import DirectCycle, ObservedCycle, head_of, what_is_read
 from slotwise.frontend.http.http_framing import Body, Malformed
 from slotwise.frontend.http.read_ahead import AHEAD_BYTES, ReadAhead
@@ -259,9 +259,9 @@ class GatewayProtocol(HttpToolsProtocol):
         if not self._at_rest or not (self._head_begun or has_unread(self.transport)):
             super().shutdown()
 
-    def drop(self) -> None:
-        """Make room for another connection; nothing is in hand, and TLS would wait for its client's farewell."""
-        self.transport.abort()
+    def drop(self) -> bool:
+        """See ClientConnection; nothing is in hand, and TLS would wait for its client's farewell."""
+        return aborted(self.transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what has come."""
