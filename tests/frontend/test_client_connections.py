@@ -28,6 +28,7 @@ ENOUGH_S = 60.0  # for what must come
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connections, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(client_connections, "SILENT_S", 0.0)
     monkeypatch.setattr(http_protocol, "LINGER_S", 0.1)
 
 
@@ -202,15 +203,17 @@ async def test_who_is_idle_makes_room(make_front: MakeFront, monkeypatch: pytest
             assert (await answer(reader))[0] == 200
 
 
-async def test_who_has_just_come_is_no_idler(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_said_something_a_moment_ago_is_no_idler(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its next request may be on its way."""
     monkeypatch.setattr(client_connections, "SILENT_S", ENOUGH_S)
     async with connecting(await make_front(), max_connections=2) as connect:
-        assert await is_answered(connect)
-        await asyncio.sleep(0.05)  # the loop's time may stand still for a millisecond
-        reader, writer = await connect()
-        assert await is_answered(connect)
-        writer.write(GOOD)
-        assert (await answer(reader))[0] == 200
+        here = [await connect() for _ in range(2)]
+        here[0][1].write(GOOD)
+        assert (await answer(here[0][0]))[0] == 200
+        assert await status_of(connect) == 503
+        for reader, writer in here:
+            writer.write(GOOD)
+            assert (await answer(reader))[0] == 200
 
 
 async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +266,6 @@ async def test_what_has_come_and_is_not_read_yet_is_no_idlers(make_front: MakeFr
 async def test_who_is_not_taken_in_hears_why_while_it_still_sends(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connections, "MOST_REFUSED", 64)
     front = await make_front(in_flight=100)
     front.server.gate = asyncio.Event()
     async with connecting(front, max_connections_per_address=1) as connect:

@@ -1,8 +1,8 @@
 """Hold the connections of clients within limits: how many there are, how long they say nothing, how slowly they say it.
 
-Where there are as many as there may be, one that is idle makes room: the oldest that never asked anything, although it had time
-to, else the one that is idle for longest. Only where all of them are at work is the new one refused. One look a second at every
-connection is cheaper than a timer for each of its requests.
+Where there are as many as there may be, one that has said nothing for a second makes room: the oldest that never asked
+anything, else the one that is idle for longest. Where there is none the new one is refused, and hears why: one that is closed
+sooner may have its next request on its way. One look a second at every connection is cheaper than a timer for each request.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from slotwise.frontend.http.request_head import HeadLimits
 log = logging.getLogger("slotwise.gateway")
 
 LOOK_EVERY_S = 1.0
-SILENT_S = 1.0  # who has been connected for so long might have asked something
+SILENT_S = 1.0  # who says nothing for so long can be missed; before, its request may be on its way
 LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
-MOST_REFUSED = 512  # that still hear why
+MOST_REFUSED = 64  # that still hear why
 FEW = 16  # of which one makes room
-OTHER_FILES = 256 + MOST_REFUSED  # that the gateway has open besides, its connections to the server among them
+OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,10 @@ class OpenConnections:
             self._looking = None
 
     def _make_room(self, connections: Iterable[ClientConnection], else_: Refused) -> None:
-        """Drop the one that is missed least. Raises Refused where all of them are at work."""
-        idle = [(since, one) for one in connections if (since := one.idle_since) is not None]
+        """Drop the one that is missed least. Raises Refused where none is idle for long enough."""
         silent_before = asyncio.get_running_loop().time() - SILENT_S
-        for _, least in heapq.nsmallest(
-            FEW, idle, key=lambda found: (found[1].asked > 0 or found[0] > silent_before, found[0])
-        ):
+        silent = [(since, one) for one in connections if (since := one.idle_since) is not None and since <= silent_before]
+        for _, least in heapq.nsmallest(FEW, silent, key=lambda found: (found[1].asked > 0, found[0])):
             if least.drop():
                 self.discard(least)
                 return
