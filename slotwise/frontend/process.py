@@ -26,6 +26,7 @@ log = logging.getLogger("slotwise.gateway")
 
 START_TIMEOUT_S = 180.0
 STOP_GRACE_S = 5.0
+BUSY, TRIES, AGAIN_S = 429, 10, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +123,18 @@ def _file(name: str) -> Path:
 
 
 def asked(url: str, headers: Mapping[str, str], trusted: ssl.SSLContext | bool = True) -> dict[str, Any]:
-    """The JSON at this address. Raises SlotwiseError, with what was answered where it is a refusal."""
+    """The JSON at this address. Raises SlotwiseError, with what was answered where it is a refusal.
+
+    Where it has too much to do (429), which passes, it is asked again for some seconds.
+    """
     import httpx  # noqa: PLC0415  slow to import
 
     try:
-        answer = httpx.get(url, headers=dict(headers), timeout=30, trust_env=False, verify=trusted)
+        for _ in range(TRIES):
+            answer = httpx.get(url, headers=dict(headers), timeout=30, trust_env=False, verify=trusted)
+            if answer.status_code != BUSY:
+                break
+            time.sleep(AGAIN_S)
         said: dict[str, Any] = answer.json()
         if answer.is_error:
             error = said.get("error", said.get("detail"))

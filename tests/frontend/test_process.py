@@ -256,3 +256,16 @@ async def test_a_gateway_that_is_started_again_has_the_key_that_its_record_gave_
     monkeypatch.setattr(serve, "running", lambda name: before)
     settings = serve.FrontSettings(ListenAddress(), GatewayOptions(), serve.Access())
     assert serve.in_place_of("default", settings, os.getpid(), None).own == "its own"
+
+
+@pytest.mark.parametrize(("busy", "said"), [(0, {"ready": True}), (3, {"ready": True}), (99, "too many connections")])
+def test_a_front_that_has_too_much_to_do_is_asked_again(monkeypatch: pytest.MonkeyPatch, busy: int, said: Any) -> None:
+    full = httpx.Response(429, json={"error": {"message": "too many connections"}})
+    answers = [*[full] * busy, httpx.Response(200, json={"ready": True})]
+    monkeypatch.setattr(httpx, "get", lambda *args, **named: answers.pop(0))
+    monkeypatch.setattr(process, "AGAIN_S", 0.0)
+    if busy < process.TRIES:
+        assert process.asked("http://127.0.0.1:1/status", {}) == said
+    else:
+        with pytest.raises(SlotwiseError, match=said):
+            process.asked("http://127.0.0.1:1/status", {})
