@@ -130,9 +130,9 @@ def asked(url: str, headers: Mapping[str, str], trusted: ssl.SSLContext | bool =
     import httpx  # noqa: PLC0415  slow to import
 
     try:
-        for _ in range(TRIES):
+        for left in reversed(range(TRIES)):
             answer = httpx.get(url, headers=dict(headers), timeout=30, trust_env=False, verify=trusted)
-            if answer.status_code != BUSY:
+            if answer.status_code != BUSY or not left:
                 break
             time.sleep(AGAIN_S)
         said: dict[str, Any] = answer.json()

@@ -32,6 +32,19 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_protocol, "LINGER_S", 0.1)
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The server's side of each connection."""
+    protocols, usual = list[Any](), http_protocol.GatewayProtocol.connection_made
+
+    def connection_made(self: Any, transport: Any) -> None:
+        protocols.append(self)
+        usual(self, transport)
+
+    monkeypatch.setattr(http_protocol.GatewayProtocol, "connection_made", connection_made)
+    return protocols
+
+
 async def status_of(connect: Connect, *sent: bytes, address: str = "127.0.0.1", pause_s: float = 0.0) -> int:
     """The status of the answer to what is sent; 0 where the connection ends without one."""
     reader, writer = await connect(address)
@@ -189,8 +202,7 @@ async def holding(front: Front, connect: Connect, address: str, count: int) -> l
     return readers
 
 
-async def test_who_is_idle_makes_room(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connections, "SILENT_S", 0.0)
+async def test_who_is_idle_makes_room(make_front: MakeFront) -> None:
     for limits in ({"max_connections_per_address": 3}, {"max_connections": 3}):
         async with connecting(await make_front(), **limits) as connect:
             reader, writer = await connect()
@@ -216,12 +228,8 @@ async def test_who_said_something_a_moment_ago_is_no_idler(make_front: MakeFront
             assert (await answer(reader))[0] == 200
 
 
-async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, made: list[Any]) -> None:
     """Closed, it would stay open until it has taken all, and count no more."""
-    made, usual = list[Any](), http_protocol.GatewayProtocol.connection_made
-    monkeypatch.setattr(
-        http_protocol.GatewayProtocol, "connection_made", lambda self, transport: (made.append(self), usual(self, transport))[1]
-    )
     async with connecting(await make_front(), max_connections=1) as connect:
         reader, writer = await connect()
         writer.write(GOOD)
@@ -246,11 +254,7 @@ async def test_where_nobody_is_idle_the_new_one_is_refused(make_front: MakeFront
         assert await is_answered(connect, "127.0.0.3")
 
 
-async def test_what_has_come_and_is_not_read_yet_is_no_idlers(make_front: MakeFront, monkeypatch: pytest.MonkeyPatch) -> None:
-    made, usual = list[Any](), http_protocol.GatewayProtocol.connection_made
-    monkeypatch.setattr(
-        http_protocol.GatewayProtocol, "connection_made", lambda self, transport: (made.append(self), usual(self, transport))[1]
-    )
+async def test_what_has_come_and_is_not_read_yet_is_no_idlers(make_front: MakeFront, made: list[Any]) -> None:
     async with connecting(await make_front(), max_connections=1) as connect:
         reader, writer = await connect()
         writer.write(GOOD)
@@ -263,9 +267,7 @@ async def test_what_has_come_and_is_not_read_yet_is_no_idlers(make_front: MakeFr
         assert await is_answered(connect)
 
 
-async def test_who_is_not_taken_in_hears_why_while_it_still_sends(
-    make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_is_not_taken_in_hears_why_while_it_still_sends(make_front: MakeFront) -> None:
     front = await make_front(in_flight=100)
     front.server.gate = asyncio.Event()
     async with connecting(front, max_connections_per_address=1) as connect:
