@@ -10,7 +10,8 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ import grpc.aio
 from slotwise.frontend.grpc.open_inference_messages import CLASSES, SERVICE
 from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFERENCE_SERVICE, MANAGEMENT, MANAGEMENT_SERVICE
 
+HERE = "127.0.0.1"
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
 PAUSE_S = 0.05  # between an answer and the next request
 READY_EVERY_S = 0.5
@@ -75,17 +77,14 @@ async def ask(
 ) -> Innocents:
     """All of them, so long; a request that is under way then is waited for.
 
-    credentials: a header and its value for each. operator: where there is one, 7070's gRPC is asked, too.
+    credentials: a header and its value for each. operator: where there is one, 7070's gRPC is asked, too; nobody has a key of
+    its own there, so each has an address of its own.
     """
     found, numbers, until = Innocents(), itertools.count(1), time.monotonic() + seconds
-    limits = aiohttp.ClientTimeout(total=TIMEOUT_S)
-    async with (
-        aiohttp.ClientSession(url, timeout=limits, connector=aiohttp.TCPConnector(limit=0)) as http,
-        grpc.aio.insecure_channel(grpc_address) as channel,
-    ):
-        over_http, over_grpc = {"plain": _plain, "v1": _v1}, _predictions if operator else _model_infer
+    over_http, over_grpc = {"plain": _plain, "v1": _v1}, _predictions if operator else _model_infer
 
-        async def client(kind: str, credential: tuple[str, str]) -> None:
+    async def client(kind: str, credential: tuple[str, str], address: str) -> None:
+        async with _session(url, address) as http, _channel(grpc_address, address) as channel:
             while time.monotonic() < until:
                 number, began = next(numbers), time.monotonic()
                 if kind == "grpc":
@@ -96,24 +95,60 @@ async def ask(
                 found.count(status, right, time.monotonic() - began, f"{kind}: {what}")
                 await asyncio.sleep(PAUSE_S)
 
-        async def readiness() -> None:
+    async def readiness() -> None:
+        async with _session(url, HERE) as http:
             while time.monotonic() < until:
                 status, _, _ = await _settled(_ready(http, "/ping" if operator else "/ready"))
                 found.unready += status != "200"
                 await asyncio.sleep(READY_EVERY_S)
 
-        async def operate(operator: Operator, calls: grpc.aio.Channel) -> None:
+    async def operate(operator: Operator, address: str) -> None:
+        async with _session(url, address) as http, _channel(operator.grpc_address, address) as channel:
             while time.monotonic() < until:
-                for one in (_described(http, operator), _scraped(http, operator), _listed(calls, operator)):
+                for one in (_described(http, operator), _scraped(http, operator), _listed(channel, operator)):
                     began = time.monotonic()
                     status, right, what = await _settled(one)
                     found.count(status, right, time.monotonic() - began, f"operator: {what}")
                 await asyncio.sleep(PAUSE_S)
 
-        async with grpc.aio.insecure_channel(operator.grpc_address if operator else grpc_address) as calls:
-            others = [operate(operator, calls)] if operator else []
-            await asyncio.gather(readiness(), *others, *(client(*each) for each in zip(KINDS, credentials, strict=True)))
+    addresses = [f"127.1.0.{number + 1}" if operator else HERE for number in range(len(KINDS) + 1)]
+    others = [operate(operator, addresses.pop())] if operator else []
+    clients = [client(*each) for each in zip(KINDS, credentials, addresses, strict=False)]
+    await asyncio.gather(readiness(), *others, *clients)
     return found
+
+
+def _session(url: str, address: str) -> aiohttp.ClientSession:
+    """One that comes from this address."""
+    connector = aiohttp.TCPConnector(limit=0, local_addr=(address, 0))
+    return aiohttp.ClientSession(url, timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), connector=connector)
+
+
+@asynccontextmanager
+async def _channel(target: str, address: str) -> AsyncIterator[grpc.aio.Channel]:
+    """One that comes from this address: through a relay, because gRPC's library chooses its address itself."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def relayed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host, port = target.rsplit(":", 1)
+        far_reader, far_writer = await asyncio.open_connection(host, int(port), local_addr=(address, 0))
+        await asyncio.gather(copy(reader, far_writer), copy(far_reader, writer))
+
+    if address == HERE:
+        async with grpc.aio.insecure_channel(target) as channel:
+            yield channel
+        return
+    async with (
+        await asyncio.start_server(relayed, HERE, 0) as relay,
+        grpc.aio.insecure_channel(f"{HERE}:{relay.sockets[0].getsockname()[1]}") as channel,
+    ):
+        yield channel
 
 
 Said = tuple[str, bool, str]  # the status, whether the answer is right, and its text

@@ -18,7 +18,7 @@ BAD, KILLS = 1 / 20, 1 / 500  # of all requests
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
 IDLE_S = 1.0  # it uses its connections in turn: with longer, as many as a burst needed would stay open for ever
 MOST_LISTED = 20
-FULL = 429  # of a good body: more came than the gateway keeps waiting
+FULL = "requests wait for this model already"  # how our own host refuses a good body of which it keeps too many waiting
 
 
 @dataclass
@@ -33,6 +33,7 @@ class SoakLoad:
     clients: int = 32
     rate: float | None = None
     good: Counter[str] = field(default_factory=Counter)
+    full: int = 0  # of the good ones: refused because more came than are kept waiting
     bad: Counter[str] = field(default_factory=Counter)
     killers: Counter[str] = field(default_factory=Counter)
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -119,9 +120,11 @@ class SoakLoad:
             return "connection", repr(error)
 
     def _count(self, counts: Counter[str], status: str, due: str, text: str) -> None:
-        """Count an answer; anything but what is due, or 429, is a failure."""
+        """Count an answer; anything but what is due, or a refusal because too many wait, is a failure."""
         counts[status] += 1
-        if status not in (due, str(FULL)):
+        full = status == "429" or (status == "503" and FULL in text)
+        self.full += full and counts is self.good
+        if status != due and not full:
             kind = "hangs" if status == "timeout" else "lost" if counts is self.good else "unplanned"
             self._fail(kind, text)
 
