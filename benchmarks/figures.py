@@ -73,6 +73,7 @@ def arguments() -> argparse.Namespace:
     keep.add_argument("name")
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
     keep.add_argument("--command", default="", help="what measured it, where the file does not say")
+    commands.add_parser("stale", help="which figures are older than the code they measure; 1 where any is")
     render = commands.add_parser("render", help="write the pages from docs/figures")
     render.add_argument("--check", action="store_true", help="write nothing; 1 where a page is not what its figures say")
     return parser.parse_args()
@@ -85,6 +86,11 @@ def main() -> int:
         from benchmarks.pages.markers import render
 
         return render(ROOT, check=options.check)
+    if options.part == "stale":
+        from benchmarks.pages.stale import listed
+
+        print(*(lines := listed(ROOT)), sep="\n")
+        return 1 if len(lines) > 1 else 0
     if options.part == "keep":
         from benchmarks.measuring.keep import keep
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -138,3 +139,13 @@ def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
         if any(git("log", "-1", "--format=%h", f"{commit}..HEAD", "--", path, root=root) for commit in commits)
     ]
     return f"{at}; {', '.join(changed)} changed since.*\n\n" if changed else ""
+
+
+def listed(root: Path) -> list[str]:
+    """What is older than its code, a line each; the last line counts, and names the trees of slotwise/ that were measured."""
+    files = [file for file in sorted((root / "docs" / "figures").glob("*.json")) if file.stem not in HISTORY]
+    found = {file.stem: json.loads(file.read_text("utf-8")) for file in files}
+    lines = [f"{name}: {text.strip().strip('*')}" for name, figures in found.items() if (text := line(name, figures, root))]
+    runs = [run for figures in found.values() for run in [*figures.get("parts", {}).values()] or [figures]]
+    trees = ", ".join(sorted({str(run.get("tree", "unknown")) for run in runs}))
+    return [*lines, f"{len(found) - len(lines)} of {len(found)} figures are as old as their code; trees measured: {trees}"]

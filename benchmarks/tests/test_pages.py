@@ -139,6 +139,10 @@ def test_figures_older_than_their_code_are_marked(tmp_path: Path) -> None:
     unknown = stale.line("echo", {**measured, "commit": "0123456"}, tmp_path)
     assert unknown.startswith("*Measured at 0123456 (2026-11-20), of which the history here does not tell")
     assert stale.LINE.sub("", f"table\n\n{unknown}") == "table\n\n"
+    (tmp_path / "docs" / "figures").mkdir()
+    (tmp_path / "docs" / "figures" / "echo.json").write_text(json.dumps({**measured, "tree": "0123456789ab"}), "utf-8")
+    count = "of 1 figures are as old as their code; trees measured: 0123456789ab"
+    assert stale.listed(tmp_path) == [f"echo: {line.strip().strip('*')}", f"0 {count}"]
 
 
 def test_every_round_measures_every_system_and_turns() -> None:
