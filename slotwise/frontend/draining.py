@@ -72,6 +72,9 @@ class DrainingServer(FrontServer):
             server.close()
         self.config.encoded_headers.append((b"connection", b"close"))
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        for cycle in filter(None, (getattr(one, "cycle", None) for one in self.server_state.connections)):
+            if not cycle.response_started:
+                cycle.keep_alive = False  # what is in hand has taken the headers of before
         self._unused = self._loop.create_task(self._end_unused())
 
     async def _end_unused(self) -> None:

@@ -1,19 +1,21 @@
 """Processes that die or stop, files that vanish or tear, a full disk, a wrong clock, a network that drops, while clients ask.
 
-A gateway before TorchServe, then before MMS, two workers each. After each round the clients get right answers again; none of
-them was lost but those of a round in which nobody was there to answer, and none was answered wrong.
+A gateway before TorchServe, MMS and our own host, two workers each; then Ray, whose workers and node are killed. After each
+round the clients get right answers again; none of them was lost but those of a round in which nobody was there to answer, and
+none was answered wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 from slotwise.console import say
 from tests.campaign.cases import Case, Part
-from tests.campaign.chaos_events import ROUNDS
+from tests.campaign.chaos_events import RAY, ROUNDS
 from tests.campaign.chaos_place import PATIENCE_S, Stage
 from tests.campaign.killers_place import archive_in
 from tests.campaign.tally import Tally
@@ -34,6 +36,10 @@ def start(work: Path, scale: float) -> Iterator[Case]:
 def try_round(stage: Stage, i: int, draw: Random, tally: Tally) -> None:
     """One event, then right answers again; the events take turns."""
     kind, event = ROUNDS[i % len(ROUNDS)]
+    if kind == RAY and importlib.util.find_spec("ray") is None:
+        tally.measured.setdefault("left_out", {})[RAY] = "not installed"
+        say(f"chaos: LEFT OUT: Ray, which is not installed: {event.what}")
+        return
     place, storm = stage.at(kind), stage.storm
     assert storm is not None
     if event.needs in stage.lacks:
@@ -63,7 +69,7 @@ def try_round(stage: Stage, i: int, draw: Random, tally: Tally) -> None:
 
 PART = Part(
     "chaos",
-    "processes, files, disk, clock and network break under 16 clients, before TorchServe and MMS",
+    "processes, files, disk, clock and network break under 16 clients, before TorchServe, MMS, our own host and Ray",
     200,
     start,
     900.0,

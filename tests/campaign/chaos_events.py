@@ -15,12 +15,14 @@ import psutil
 from slotwise.archive.inspection import inspect
 from slotwise.deploy.rollout import RolloutPlan, RolloutRejected, rollout
 from slotwise.server.lifecycle import Kind
+from slotwise.server.processes import processes_of
 from tests.campaign import surroundings
-from tests.campaign.chaos_place import Place
+from tests.campaign.chaos_place import PATIENCE_S, Place
 from tests.campaign.killers_place import SETTINGS, WORKERS
 from tests.server.storm import Storm
 
 KINDS: tuple[Kind, ...] = ("torchserve", "mms", "slotwise")
+RAY: Kind = "ray"
 NO_SERVER = ("502 ", "503 ")  # nobody is there to answer, until its operator starts one
 NO_GATEWAY = ("ClientConnectorError", "ServerDisconnectedError", "ClientOSError", "ClientConnectionResetError")
 
@@ -56,6 +58,14 @@ def kill_server(place: Place, draw: Random) -> None:
     """Java's process dies; its operator starts another one a while later."""
     os.kill(place.record.pid, signal.SIGKILL)
     time.sleep(draw.uniform(0.0, 2.0))
+    place.serve()
+
+
+def kill_node(place: Place, draw: Random) -> None:
+    """The process that is Ray's node dies, and so the server; its operator starts another one."""
+    server = psutil.Process(place.record.pid)
+    next(one for one in processes_of(place.record.run_id) if one.name() == "raylet").kill()
+    server.wait(PATIENCE_S)
     place.serve()
 
 
@@ -160,8 +170,9 @@ def narrow(place: Place, draw: Random) -> None:
 
 
 EVENTS = (
-    Event("a worker is killed", kill_worker, restarts=1),
-    Event("every worker is killed", kill_both, restarts=WORKERS),
+    Event("a worker is killed", kill_worker, kinds=(*KINDS, RAY), restarts=1),
+    Event("every worker is killed", kill_both, kinds=(*KINDS, RAY), restarts=WORKERS),
+    Event("the node is killed, and started again", kill_node, (RAY,), (*NO_SERVER, *NO_GATEWAY), restarts=WORKERS),
     Event("the server is killed, and started again", kill_server, planned=(*NO_SERVER, *NO_GATEWAY), restarts=WORKERS),
     Event("the gateway is killed, and started again", kill_gateway, planned=NO_GATEWAY),
     Event("the disk is full", full_disk, needs="disk"),
@@ -181,4 +192,4 @@ EVENTS = (
     Event("server.json is torn", without("server.json", b'{"na')),
     Event("server.json is gone", without("server.json", None)),
 )
-ROUNDS = tuple((kind, event) for kind in KINDS for event in EVENTS if kind in event.kinds)
+ROUNDS = tuple((kind, event) for kind in (*KINDS, RAY) for event in EVENTS if kind in event.kinds)

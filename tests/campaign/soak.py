@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -30,7 +32,7 @@ from tests.campaign.cases import Case, Part
 from tests.campaign.killers_place import WORKERS, KillersPlace, archive_in
 from tests.campaign.own_server import left_running, own_home
 from tests.campaign.resources import Watch
-from tests.campaign.soak_load import SoakLoad
+from tests.campaign.soak_load import BAD_BODY, SoakLoad
 from tests.campaign.tally import Tally
 
 HOSTS: tuple[Kind, ...] = ("torchserve", "mms", "ray", "slotwise")
@@ -103,7 +105,7 @@ def soak(kind: Kind, store: Path, home: Path, seconds: float, i: int, draw: Rand
         try:
             capacity = _capacity(place, seconds, draw)
             rate = min(RAYS_MOST if kind == "ray" else MOST_A_S, SHARE * capacity)
-            load = SoakLoad(front.url, draw, rate=rate)
+            load = SoakLoad(front.url, draw, rate=rate, hidden=str(home))
             watch = Watch(place.processes, seconds / SAMPLES)
             say(f"soak: {kind} does {capacity:.0f} a second; now {rate:.0f} for {seconds:.0f} s")
             began = time.monotonic()
@@ -161,20 +163,43 @@ def _count(place: Place, load: SoakLoad, watch: Watch, seconds: float, i: int, t
         for slope in (one for one in slopes if one.leaks(keeps.get(one.what, 0.0) * deaths * one.seconds / seconds)):
             grew = f"{slope.what} by {slope.growth:.0f} (noise {slope.noise:.0f}) in {slope.seconds:.0f} s"
             tally.fail(i, "leaks", f"{watch.roles[pid]}: {grew}, from {slope.first:.0f}")
-    for file in _with_tokens(place):
-        tally.fail(i, "wrong", f"{place.kind}: a token stands in {file}")
+    for text in _seen_by_others(place):
+        tally.fail(i, "wrong", f"{place.kind}: {text}")
+    for file in _telling(place):
+        tally.fail(i, "wrong", f"{place.kind}: a token or a client's body stands in {file}")
     counts = {"answers": dict(load.good), "bad": dict(load.bad), "killers": dict(load.killers)}
     tally.measured[place.kind] = {**counts, "events": place.events, "rate": load.rate, "processes": watch.table()}
 
 
-def _with_tokens(place: Place) -> list[str]:
-    """The logs that hold a token of the server, or the gateway's key."""
+def _keys(place: Place) -> list[bytes]:
+    """The server's tokens and the gateway's key."""
     keys = [place.front.key.encode()] if place.front.key else []
     with contextlib.suppress(OSError, ValueError):
         listed: dict[str, Any] = json.loads((place.record.state_dir / "key_file.json").read_text("utf-8"))
         keys += [str(one["key"]).encode() for one in listed.values()]
-    logs = [file for file in place.home.rglob("*.log") if file.is_file()]
-    return [file.name for file in logs if any(key in file.read_bytes() for key in keys)]
+    return keys
+
+
+def _telling(place: Place) -> list[str]:
+    """The logs that hold a key, or a bad body."""
+    secret = re.compile(b"|".join([*map(re.escape, _keys(place)), re.escape(BAD_BODY) + rb"\d"]))
+    logs = [file for pattern in ("*.log", "*.out", "*.err") for file in place.home.rglob(pattern) if file.is_file()]
+    return [file.name for file in logs if secret.search(file.read_bytes())]
+
+
+def _seen_by_others(place: Place) -> list[str]:
+    """What others on this machine or beyond it see: keys in a list of processes, ports beyond loopback, calls to elsewhere."""
+    found, keys = [], _keys(place)
+    for pid, what in place.processes().items():
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if any(key in " ".join(process.cmdline()).encode() for key in keys):
+                found.append(f"the command line of {what} shows a key")
+            for one in process.net_connections("inet"):
+                ip = (one.raddr or one.laddr).ip
+                if not ip_address(ip.removeprefix("::ffff:")).is_loopback:
+                    found.append(f"{what}: {one.status} at {ip}")
+    return found
 
 
 PART = Part(

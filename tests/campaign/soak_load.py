@@ -14,6 +14,7 @@ from random import Random
 
 import aiohttp
 
+BAD_BODY = b"nonsense "  # and a number
 BAD, KILLS = 1 / 20, 1 / 500  # of all requests
 TIMEOUT_S = 65.0  # the gateway's deadline and 5 s
 IDLE_S = 1.0  # it uses its connections in turn: with longer, as many as a burst needed would stay open for ever
@@ -26,12 +27,14 @@ class SoakLoad:
     """What was asked, and what came: counts by what was sent and its status; `failures` says (kind, text) of some.
 
     clients: as many wait for their answers at a time; rate: arrivals a second, whether answers come or not, instead.
+    hidden: what no answer may say.
     """
 
     url: str
     draw: Random
     clients: int = 32
     rate: float | None = None
+    hidden: str = ""
     good: Counter[str] = field(default_factory=Counter)
     full: int = 0  # of the good ones: refused because more came than are kept waiting
     bad: Counter[str] = field(default_factory=Counter)
@@ -89,7 +92,7 @@ class SoakLoad:
         if chance < KILLS:
             await self._kill(number)
         elif chance < KILLS + BAD:
-            status, text = await self._status(http, b"nonsense %d" % number)
+            status, text = await self._status(http, BAD_BODY + b"%d" % number)
             self._count(self.bad, status, "400", f"a bad body: {status} {text}")
         else:
             status, text = await self._status(http, b"%d" % number)
@@ -113,7 +116,10 @@ class SoakLoad:
     async def _status(self, http: aiohttp.ClientSession, body: bytes) -> tuple[str, str]:
         try:
             async with http.post(f"{self.url}/predictions/killers", data=body) as answer:
-                return str(answer.status), (await answer.text())[:200]
+                text = await answer.text()
+                if self.hidden and self.hidden in text:
+                    self._fail("wrong", f"an answer says {self.hidden}: {answer.status} {text[:200]}")
+                return str(answer.status), text[:200]
         except TimeoutError:
             return "timeout", ""
         except (aiohttp.ClientError, OSError) as error:

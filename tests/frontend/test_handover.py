@@ -115,7 +115,8 @@ async def test_what_is_in_flight_is_answered_and_what_is_idle_may_still_ask(serv
         second = await start("--port", port_of(first), "--replace")
         assert first.alive()
         server.gate.set()
-        assert (await asked).status_code == 200
+        answer = await asked
+        assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         answer = await idle.get(f"{first.url}/ready")  # on the old one's connection: it is ready, and says good-bye
         assert (answer.status_code, answer.headers["connection"]) == (200, "close")
         assert "connection" not in (await idle.get(f"{first.url}/ready")).headers
