@@ -5,6 +5,7 @@
     bad        a slot's own 400          fault    a slot's own 500
     late       a slot's own 504: the deadline has passed
     died       500 without a slot: its worker died; dead is 507, where SIGKILL ended it
+    taken      the same: a scale-down ended it
     full       503 without a slot
     moved      404: the model has not the version that is named
     drop       close the connection without an answer
@@ -160,6 +161,9 @@ class StandIn:
             return _http(404, {"code": 404, "type": "ModelNotFoundException", "message": f"Model not found: {model}"}, {})
         if model in self.loading:
             action = "full"
+        if action == "taken":
+            self.models[model] -= 1
+            action = "died"
         if action == "answer" and not await self._survives(seen.body):
             action = "died"
         failing = {
@@ -246,6 +250,7 @@ class StandIn:
             "modelUrl": self._archive(name),
             "batchSize": self.batch_size,
             "maxBatchDelay": 10,
+            "minWorkers": self.models[name],
             "stateful": name in self.stateful,
             "workers": workers or [{"id": "0", "pid": 0, "status": "UNLOADING"}],
         }

@@ -171,6 +171,14 @@ async def test_a_worker_that_sigkill_ended_may_have_been_an_operators_doing(make
     assert (await front.predict(b"other")).status_code == 500
 
 
+async def test_a_worker_that_a_scale_down_ends_is_nobodys_fault(make_front: MakeFront) -> None:
+    front = await make_front(StandIn(models={"digits": 3}, script=deque(["taken", "taken"])))
+    answer = await front.predict()
+    assert (answer.status_code, answer.headers["x-slotwise-sent"]) == (200, "alone")
+    front.server.script.extend(["died", "died"])
+    assert (await front.predict(b"other")).status_code == 500
+
+
 async def test_what_dies_is_never_hedged_and_waits_for_nobody_who_is_lost(
     make_front: MakeFront, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.remote.copy_metrics import CopyMetrics
@@ -27,6 +28,9 @@ from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
 from slotwise.backends.remote.upstream import ConnectionBroken
 from slotwise.backends.remote.worker_end import WorkerEnds
 from slotwise.server.java.own_errors import worker_died
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -49,7 +53,7 @@ class Race:
     """The copies of one request, and which of them are still under way (`pending`).
 
     attempt(fresh): send one copy, on a new connection where `fresh`. Raises ConnectionBroken, or Refused (502, 504).
-    has_worker(max_age_s): whether a worker could take it, as it was looked at so many seconds ago at most.
+    live(max_age_s): the model, where the server has it, as it was looked at so many seconds ago at most.
     """
 
     def __init__(
@@ -58,9 +62,9 @@ class Race:
         copies: ModelCopies,
         metrics: CopyMetrics,
         attempt: Attempt,
-        has_worker: Callable[[float], Awaitable[bool]],
+        live: Callable[[float], Awaitable[LiveModel | None]],
     ) -> None:
-        self.request, self.metrics, self.attempt, self.has_worker = request, metrics, attempt, has_worker
+        self.request, self.metrics, self.attempt, self.live = request, metrics, attempt, live
         self.hedging, self.permits, self.worker_ends = copies.hedging, copies.permits, copies.worker_ends
         self.pending: set[Copy] = set()
         self.hedges: set[Copy] = set()
@@ -105,7 +109,7 @@ class Race:
             self.permits,
             self.metrics,
             self.attempt,
-            self.has_worker,
+            self.live,
             self.hedging.late_s,
             self.sent_copies,
             self._settled,

@@ -69,7 +69,7 @@ class RemoteBackend:
             self.copies(request.label),
             self.copy_metrics,
             lambda fresh: self._attempt(request, fresh),
-            lambda max_age_s: self._has_worker(request.model, max_age_s),
+            lambda max_age_s: self._live(request, max_age_s),
         ).run()
 
     def copies(self, label: str) -> ModelCopies:
@@ -78,9 +78,9 @@ class RemoteBackend:
             self._copies[label] = ModelCopies()
         return self._copies[label]
 
-    async def _has_worker(self, model: str, max_age_s: float) -> bool:
+    async def _live(self, request: BackendRequest, max_age_s: float) -> LiveModel | None:
         await self.look(max_age_s)
-        return model not in self.models or self.models[model].ready_workers > 0
+        return self.others.get((request.model, request.version)) or self.models.get(request.model)
 
     async def _attempt(self, request: BackendRequest, fresh: bool) -> BackendAnswer:
         """Send the request once. Raises ConnectionBroken, or Refused: 502 without a server, 504 without time."""

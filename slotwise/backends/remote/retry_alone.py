@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from slotwise.backends.interface import BackendAnswer, BackendRequest, Refused
 from slotwise.backends.remote.copy_metrics import CopyMetrics
 from slotwise.backends.remote.sending_permits import SendingPermits, SentCopy
 from slotwise.backends.remote.upstream import ConnectionBroken
 from slotwise.server.java.own_errors import SIGKILLED, worker_died
+
+if TYPE_CHECKING:
+    from slotwise.client.live_model import LiveModel
 
 log = logging.getLogger("slotwise.gateway")
 
@@ -50,7 +55,7 @@ async def outcome_of(attempt: Awaitable[BackendAnswer], permits: SendingPermits,
 class RetryAlone:
     """A request that goes alone.
 
-    attempt(fresh), has_worker(max_age_s): as in Race. late_s: an answer that takes longer is late. earlier: its copies that
+    attempt(fresh), live(max_age_s): as in Race. late_s: an answer that takes longer is late. earlier: its copies that
     were on their way when a worker died. settled(): the good answer of one of these that has come meanwhile.
     """
 
@@ -58,7 +63,7 @@ class RetryAlone:
     permits: SendingPermits
     metrics: CopyMetrics
     attempt: Attempt
-    has_worker: Callable[[float], Awaitable[bool]]
+    live: Callable[[float], Awaitable[LiveModel | None]]
     late_s: float
     earlier: Collection[SentCopy]
     settled: Callable[[], BackendAnswer | None]
@@ -83,8 +88,10 @@ class RetryAlone:
                     return answer
                 self.request.check()  # the same body may have been tried just before
                 self.metrics.alone.labels(self.request.label).inc()
+                workers = await self._workers(math.inf)
                 outcome = await self._one_trial()
                 if isinstance(outcome, BackendAnswer) and worker_died(outcome):
+                    sure = sure and await self._workers(0.0) >= workers  # else a scale-down may have ended it
                     # One SIGKILL may have been an operator's.
                     if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
                         self.request.convict()  # before the next one goes
@@ -94,6 +101,11 @@ class RetryAlone:
                 return outcome
             await asyncio.sleep(PAUSE_S)
         return outcome_or_raise(outcome)
+
+    async def _workers(self, max_age_s: float) -> int:
+        """How many the model is to have, as it was looked at so many seconds ago at most."""
+        live = await self.live(max_age_s)
+        return live.min_workers if live else 0
 
     async def _one_trial(self) -> CopyResult:
         """What comes of it. A further copy is sent where no answer comes although a worker is READY: the first was lost.
@@ -109,7 +121,8 @@ class RetryAlone:
                 )
                 if done:
                     return done.pop().result()
-                was_ready, ready = ready, await self.has_worker(LATE_S / 2)
+                live = await self.live(LATE_S / 2)
+                was_ready, ready = ready, live is None or live.ready_workers > 0
                 if was_ready and ready:
                     copies.add(self._start())
                     late_s *= 2
