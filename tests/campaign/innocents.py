@@ -111,9 +111,9 @@ async def ask(
                     found.count(status, right, time.monotonic() - began, f"operator: {what}")
                 await asyncio.sleep(PAUSE_S)
 
-    addresses = [f"127.1.0.{number + 1}" if operator else HERE for number in range(len(KINDS) + 1)]
-    others = [operate(operator, addresses.pop())] if operator else []
-    clients = [client(*each) for each in zip(KINDS, credentials, addresses, strict=False)]
+    *addresses, operators = [f"127.1.0.{number + 1}" if operator else HERE for number in range(len(KINDS) + 1)]
+    others = [operate(operator, operators)] if operator else []
+    clients = [client(*each) for each in zip(KINDS, credentials, addresses, strict=True)]
     await asyncio.gather(readiness(), *others, *clients)
     return found
 
