@@ -9,9 +9,9 @@ handed_to(f)  within, every signal calls `f`: for an event loop, which has to en
 settle()      from here on signals change nothing any more: the outcome is certain
 
 It never lands in an import (a half-imported package fails in ways of its own), in the lines of `__enter__` or `__exit__`
-themselves (a lock taken there would stay taken) or in a finalizer (Python prints the exception and drops it): it tries again a
-moment later. Nor does it land in what these call, such as the rest of a clean-up, within the first second; after that it does,
-because they may wait for long.
+themselves (a lock taken there would stay taken), in tempfile (a folder that was just made would be left over) or in a finalizer
+(Python prints the exception and drops it): it tries again a moment later. Nor does it land in what these call, such as the rest
+of a clean-up, within the first second; after that it does, because they may wait for long.
 Without `install` none of this has any effect: Python's own KeyboardInterrupt comes anywhere.
 """
 
@@ -163,14 +163,22 @@ def _arrived(number: int, frame: FrameType | None) -> None:
     elif not _now.holds and not _now.settled:
         if _touchy(frame):
             _now.tries += 1
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            _try_again()
             return
         _now.settled = True
+        signal.setitimer(signal.ITIMER_REAL, 0)
         raise KeyboardInterrupt
 
 
+def _try_again() -> None:
+    """Again and again: what comes just before a call that blocks is heard after it."""
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+
+
 def _again(number: int, frame: FrameType | None) -> None:
-    if _now.noted and _now.instead is None:
+    if _now.settled or _now.holds or _now.instead is not None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    elif _now.noted:
         _arrived(number, frame)
 
 
@@ -179,7 +187,8 @@ def _touchy(frame: FrameType | None) -> bool:
     top = frame
     while frame is not None:
         patient = frame is top or _now.tries < PATIENCE
-        if frame.f_code.co_filename.startswith(IMPORT_SYSTEM) or (patient and frame.f_code.co_name in TOUCHY):
+        touchy = frame.f_code.co_name in TOUCHY or frame.f_globals.get("__name__") == "tempfile"
+        if frame.f_code.co_filename.startswith(IMPORT_SYSTEM) or (patient and touchy):
             return True
         frame = frame.f_back
     return False
@@ -189,6 +198,6 @@ def _dropped(lost: UnraisableHookArgs) -> None:
     """Let a signal land again that landed in a finalizer or a callback from C, where Python drops the exception."""
     if lost.exc_type is KeyboardInterrupt:
         _now.settled = False
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        _try_again()
     else:
         sys.__unraisablehook__(lost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -48,3 +49,36 @@ def test_what_enter_and_exit_call_is_ended_first(where: str) -> None:
 @pytest.mark.parametrize(("where", "before"), [("opened", []), ("closed", ["opened"])])
 def test_but_not_where_it_lasts(where: str, before: list[str]) -> None:
     assert printed(where, 20) == [*before, "landed at once"]
+
+
+MADE = """
+import os, signal, tempfile, time
+from pathlib import Path
+from slotwise import interrupts
+
+mkdir, rmdir = os.mkdir, os.rmdir
+
+def struck(call):
+    def slow(*args, **options):
+        call(*args, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+    return slow
+
+{change}
+interrupts.install()
+try:
+    with interrupts.let_through():
+        with tempfile.TemporaryDirectory(dir={place!r}) as folder:
+            Path(folder, "file").write_bytes(b"")
+        time.sleep(10)
+except KeyboardInterrupt:
+    print("landed")
+"""
+
+
+@pytest.mark.parametrize("change", ["os.mkdir = struck(mkdir)", "os.rmdir = struck(rmdir)"])
+def test_a_temporary_folder_that_is_just_made_or_removed_is_not_left_over(tmp_path: Path, change: str) -> None:
+    script = MADE.format(change=change, place=str(tmp_path))
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (said.stdout.splitlines()[-1], said.stderr) == ("landed", "")
+    assert list(tmp_path.iterdir()) == []

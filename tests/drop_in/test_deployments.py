@@ -246,8 +246,8 @@ def test_without_a_configuration_it_starts_from_its_newest_snapshot(place: Path,
 
 
 def test_a_snapshot_whose_archive_is_gone_starts_nothing(place: Path, store: Path) -> None:
-    with deployed(OURS, place, store, (), ("--models", "echo.mar")):
-        pass
+    with deployed(OURS, place, store, (), ("--models", "echo.mar")) as deployment:
+        until(lambda: "Model server started." in deployment.printed(), "it does not start")
     snapshot = max((place / "logs" / "config").iterdir())
     snapshot.write_text(snapshot.read_text().replace("echo.mar", "gone.mar"))
     (place / "config.properties").unlink()
