@@ -91,9 +91,9 @@ class RetryAlone:
                 workers = await self._workers(math.inf)
                 outcome = await self._one_trial()
                 if isinstance(outcome, BackendAnswer) and worker_died(outcome):
-                    sure = sure and await self._workers(0.0) >= workers  # else a scale-down may have ended it
-                    # One SIGKILL may have been an operator's.
-                    if trial == TRIALS or (sure and (outcome.status != SIGKILLED or trial > 1)):
+                    likely = sure and (outcome.status != SIGKILLED or trial > 1)  # one SIGKILL may have been an operator's
+                    # Where it is to have fewer workers now, one of them may have been ended for that.
+                    if trial == TRIALS or (likely and await self._workers(0.0) >= workers):
                         self.request.convict()  # before the next one goes
                         raise Refused(500, "the worker ended on this request, and another one when it went alone")
                     continue
