@@ -74,6 +74,9 @@ def arguments() -> argparse.Namespace:
     keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
     keep.add_argument("--command", default="", help="what measured it, where the file does not say")
     commands.add_parser("stale", help="which figures are older than the code they measure; 1 where any is")
+    anew = commands.add_parser("anew", help="measure the figures that are older than their code, each by its command")
+    anew.add_argument("names", nargs="*", metavar="NAME", help="these only, older or not")
+    anew.add_argument("--until", default="", metavar="HH:MM", help="begin none that would end later")
     render = commands.add_parser("render", help="write the pages from docs/figures")
     render.add_argument("--check", action="store_true", help="write nothing; 1 where a page is not what its figures say")
     return parser.parse_args()
@@ -91,6 +94,10 @@ def main() -> int:
 
         print(*(lines := listed(ROOT)), sep="\n")
         return 1 if len(lines) > 1 else 0
+    if options.part == "anew":
+        from benchmarks.measuring.anew import anew
+
+        return 1 if anew(ROOT, options.names, options.until) else 0
     if options.part == "keep":
         from benchmarks.measuring.keep import keep
 

@@ -141,11 +141,20 @@ def line(name: str, figures: Mapping[str, Any], root: Path) -> str:
     return f"{at}; {', '.join(changed)} changed since.*\n\n" if changed else ""
 
 
+def older(root: Path) -> dict[str, str]:
+    """The figures that are older than their code, and what `line` says of each."""
+    return {name: text for name, figures in _figures(root).items() if (text := line(name, figures, root))}
+
+
+def _figures(root: Path) -> dict[str, dict[str, Any]]:
+    files = [file for file in sorted((root / "docs" / "figures").glob("*.json")) if file.stem not in HISTORY]
+    return {file.stem: json.loads(file.read_text("utf-8")) for file in files}
+
+
 def listed(root: Path) -> list[str]:
     """What is older than its code, a line each; the last line counts, and names the trees of slotwise/ that were measured."""
-    files = [file for file in sorted((root / "docs" / "figures").glob("*.json")) if file.stem not in HISTORY]
-    found = {file.stem: json.loads(file.read_text("utf-8")) for file in files}
-    lines = [f"{name}: {text.strip().strip('*')}" for name, figures in found.items() if (text := line(name, figures, root))]
+    found = _figures(root)
+    lines = [f"{name}: {text.strip().strip('*')}" for name, text in older(root).items()]
     runs = [run for figures in found.values() for run in [*figures.get("parts", {}).values()] or [figures]]
     trees = ", ".join(sorted({str(run.get("tree", "unknown")) for run in runs}))
     return [*lines, f"{len(found) - len(lines)} of {len(found)} figures are as old as their code; trees measured: {trees}"]

@@ -1,0 +1,111 @@
+"""Measure what is older than its code anew: one figure after the other, each by its command, with nothing beside it."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from benchmarks.pages.stale import older
+from slotwise.console import say
+from slotwise.errors import SlotwiseError
+
+FIGURES, COMPARE = "benchmarks.figures", "benchmarks.compare"
+LONG = "--rounds 5 --seconds 5"
+PLAN = {  # figure: the minutes that it takes, and what measures it
+    "guard": (1, f"{FIGURES} guard --rounds 7"),
+    "records": (3, f"{FIGURES} records {LONG}"),
+    "hedging": (4, f"{FIGURES} hedging --rounds 5"),
+    "start": (5, f"{FIGURES} starting --rounds 7"),
+    "traces": (4, f"{FIGURES} traces --rounds 40 --seconds 1"),
+    "scale": (2, f"{FIGURES} scale"),
+    "rollouts": (3, f"{FIGURES} rollouts"),
+    "instances": (6, f"{FIGURES} instances {LONG}"),
+    "captions": (6, f"{FIGURES} captions {LONG}"),
+    "text": (6, f"{FIGURES} text {LONG}"),
+    "decoded": (8, f"{FIGURES} decoded {LONG}"),
+    "fairness": (5, f"{FIGURES} fairness {LONG}"),
+    "echo": (6, f"{FIGURES} echo {LONG}"),
+    "accuracy": (6, f"{FIGURES} accuracy {LONG}"),
+    "bits": (6, f"{FIGURES} bits"),
+    "hostile": (4, f"{FIGURES} hostile --rounds 5"),
+    "nodes": (6, f"{FIGURES} nodes"),
+    "by_steps": (12, f"{FIGURES} by_steps --rounds 5 --seconds 15"),
+    "streams_beside": (12, f"{FIGURES} streams_beside {LONG}"),
+    "unread": (12, f"{FIGURES} unread --rounds 3 --seconds 8"),
+    "dropped": (8, f"{FIGURES} dropped --rounds 3 --seconds 40"),
+    "adversaries": (8, f"{FIGURES} adversaries --rounds 5 --seconds 10"),
+    "disasters": (12, f"{FIGURES} disasters --rounds 20"),
+    "translation": (8, f"{FIGURES} stress"),
+    "mnist_triton": (8, f"{FIGURES} mnist_triton {LONG}"),
+    "own_host": (14, f"{FIGURES} own_host {LONG}"),
+    "gateway": (14, f"{FIGURES} gateway --rounds 10 --seconds 5"),
+    "hosts": (18, f"{FIGURES} hosts {LONG}"),
+    "loads": (55, f"{FIGURES} loads {LONG}"),
+    "ablation": (10, f"{COMPARE} ablation {LONG}"),
+    "precision": (10, f"{COMPARE} precision {LONG}"),
+    "inference": (10, f"{COMPARE} inference {LONG}"),
+    "engines": (10, f"{COMPARE} engines {LONG}"),
+    "engines-int8": (10, f"{COMPARE} engines-int8 {LONG}"),
+    "lite0": (16, f"{COMPARE} lite0 {LONG}"),
+    "resnet152": (30, f"{COMPARE} resnet152 --rounds 5"),
+    "ants": (12, f"{COMPARE} ants --rounds 5"),
+    "tensors": (20, f"{COMPARE} tensors {LONG}"),
+    "vision": (22, f"{COMPARE} vision {LONG} --figure docs/figures/vision.svg"),
+}
+
+
+def anew(
+    root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[float, str]] = PLAN, python: str = sys.executable
+) -> int:
+    """Measure these figures; where none is named, those of the plan that are older than their code. Returns how many failed.
+
+    until: HH:MM of this day or the next; none begins that would end later. A figure whose measurement fails stays as it was.
+    What each printed is in .slotwise/anew/NAME.log. Raises SlotwiseError.
+    """
+    if unknown := {*names} - {*plan}:
+        raise SlotwiseError(f"there is no command for {', '.join(sorted(unknown))}", f"there is one for {', '.join(plan)}")
+    ends = _next(until) if until else datetime.max
+    stale, failed = older(root), 0
+    for name in names or [name for name in plan if name in stale]:
+        minutes, command = plan[name]
+        if datetime.now() + timedelta(minutes=minutes) > ends:
+            say(f"{name}: left, as its {minutes:g} minutes end after {until}")
+            continue
+        say(f"{name}: {minutes:g} minutes")
+        began = time.monotonic()
+        good = _measured(root, name, [python, "-m", *shlex.split(command)])
+        say(f"{name}: {'measured' if good else 'FAILED'} in {(time.monotonic() - began) / 60:.1f} minutes")
+        failed += not good
+    return failed
+
+
+def _next(clock: str) -> datetime:
+    now = datetime.now()
+    try:
+        at = datetime.combine(now, datetime.strptime(clock, "%H:%M").time())
+    except ValueError:
+        raise SlotwiseError(f"--until {clock} is no HH:MM", "--until 23:30") from None
+    return at if at > now else at + timedelta(days=1)
+
+
+def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
+    """Whether it was measured; else its file is as it was."""
+    file, log = root / "docs" / "figures" / f"{name}.json", root / ".slotwise" / "anew" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    before = file.read_bytes() if file.exists() else b""
+    good = False
+    try:
+        file.unlink(missing_ok=True)  # a comparison would go on with the rounds that it has
+        with log.open("wb") as output:
+            target = str(file.relative_to(root))
+            options = {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
+            good = subprocess.run([*command, "--json", target], check=False, **options).returncode == 0 and file.exists()
+    finally:
+        if not good and before:
+            file.write_bytes(before)
+    return good

@@ -1,0 +1,59 @@
+"""Figures that are measured anew, each by its command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import figures
+from benchmarks.comparison.parts import PARTS
+from benchmarks.measuring.anew import PLAN, anew
+from benchmarks.pages.stale import CODE
+from slotwise.errors import SlotwiseError
+
+GOOD = "import json, sys\nprint('measuring')\njson.dump({'new': sys.argv[1]}, open(sys.argv[-1], 'w'))"
+BAD = "open('docs/figures/bad.json', 'w').write('half of it')\nraise SystemExit(1)"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with two figures, and what measures them: `bad` leaves half a figure."""
+    kept = tmp_path / "docs" / "figures"
+    kept.mkdir(parents=True)
+    for name in ("good", "bad"):
+        (kept / f"{name}.json").write_text('{"old": true}')
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text(BAD)
+    return tmp_path
+
+
+def test_a_figure_is_measured_or_stays_as_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {"good": "changed", "bad": "changed"})
+    plan = {"bad": (1, "bad"), "good": (1, "good quickly"), "fresh": (1, "fresh")}
+    assert anew(root, (), "", plan, sys.executable) == 1
+    kept = {file.stem: json.loads(file.read_text()) for file in (root / "docs" / "figures").iterdir()}
+    assert kept == {"good": {"new": "quickly"}, "bad": {"old": True}}
+    assert (root / ".slotwise" / "anew" / "good.log").read_text().strip() == "measuring"
+
+
+def test_none_begins_that_would_end_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {})
+    assert anew(root, ["good"], "12:00", {"good": (60 * 24, "good")}, sys.executable) == 0
+    assert json.loads((root / "docs" / "figures" / "good.json").read_text()) == {"old": True}
+
+
+@pytest.mark.parametrize(("names", "until"), [(["bad"], "noon"), (["unknown"], "")])
+def test_what_cannot_be_meant_is_refused(root: Path, names: list[str], until: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {})
+    with pytest.raises(SlotwiseError):
+        anew(root, names, until, {"bad": (1, "bad")}, sys.executable)
+
+
+@pytest.mark.parametrize("name", [*PLAN])
+def test_every_command_of_the_plan_is_one(name: str) -> None:
+    module, part, *_ = PLAN[name][1].split()
+    assert part in {"benchmarks.figures": figures.PARTS, "benchmarks.compare": PARTS}[module]
+    assert name in CODE
