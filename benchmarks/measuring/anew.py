@@ -102,9 +102,15 @@ def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
     try:
         file.unlink(missing_ok=True)  # a comparison would go on with the rounds that it has
         with log.open("wb") as output:
-            target = str(file.relative_to(root))
-            options = {"cwd": root, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-            good = subprocess.run([*command, "--json", target], check=False, **options).returncode == 0 and file.exists()
+            done = subprocess.run(
+                [*command, "--json", str(file.relative_to(root))],
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        good = done.returncode == 0 and file.exists()
     finally:
         if not good and before:
             file.write_bytes(before)
