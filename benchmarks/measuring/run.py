@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,18 @@ from slotwise.interrupts import interruptible
 def measured(part: Callable[[Path], dict[str, Any]], target: Path | None) -> dict[str, Any] | None:
     """What the part found, with what it depends on, written to `target`; None where a system cannot be started.
 
-    part: takes a folder to work in. What it says about the `machine` is added to what is known of it.
+    part: takes a folder to work in. What it says about the `machine` is added to what is known of it. The result's `minutes` is
+    how long it took.
     """
-    known = about()
+    known, began = about(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="slotwise-figures-") as name:
         try:
             result_of_part = part(Path(name))
         except (SlotwiseError, RuntimeError) as error:
             err().print(f"error: {error}", highlight=False)
             return None
-    result = {**known, **result_of_part, "machine": {**known["machine"], **result_of_part.get("machine", {})}}
+    took = {"minutes": round((time.monotonic() - began) / 60, 1)}
+    result = {**known, **took, **result_of_part, "machine": {**known["machine"], **result_of_part.get("machine", {})}}
     if target:
         write(target, result)
     return result
