@@ -120,7 +120,7 @@ def test_a_model_goes_although_its_requests_have_longer_than_a_call(
     monkeypatch.setattr(model_host, "CALL_S", 0.2)
 
     async def run() -> None:
-        async with hosting(settings, tmp_path, "a", 2.0) as table:
+        async with hosting(settings, tmp_path, "a", 30.0) as table:
             served = table.loaded.find("a")
             slow = asyncio.ensure_future(served.answer(asked("slow")))
             while not any(worker.busy for worker in served.queue.workers):
@@ -140,7 +140,7 @@ def test_one_whose_end_fails_does_not_come_back(
     async def run() -> None:
         async with hosting(settings, tmp_path, "a", 0.1) as table:
             served = table.loaded.find("a")
-            monkeypatch.setattr(served, "close", lambda patience_s: asyncio.sleep(1))
+            monkeypatch.setattr(served, "close", lambda patience_s: asyncio.sleep(60))
             with pytest.raises(TimeoutError):
                 await asyncio.to_thread(table.unregister, "a", None)
             assert in_the_snapshot(tmp_path) == []

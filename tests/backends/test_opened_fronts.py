@@ -17,7 +17,7 @@ from slotwise.backends.exchange import Refused
 from slotwise.errors import SlotwiseError
 from slotwise.host import gateway_link, opened_fronts
 from slotwise.host.model_versions import ModelVersions
-from slotwise.host.opened_fronts import LEAVE_S, OpenedFronts, address
+from slotwise.host.opened_fronts import OpenedFronts, address
 
 FIRST = {"options": {}, "restarts": 0, "models": ["never"]}
 
@@ -52,11 +52,10 @@ def test_a_host_waits_neither_for_models_nor_for_a_word(
 
     async def run() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
-            async with opening(link, tmp_path, message) as (_, task):
-                left = asyncio.get_running_loop().time()
-            assert asyncio.get_running_loop().time() - left < LEAVE_S + 1
+            async with asyncio.timeout(60), opening(link, tmp_path, message) as (_, task):
+                pass
             assert task.done()
-            link.settimeout(1)
+            link.settimeout(60)
             assert link.recv(1) == b""  # so the gateway knows, and asks the next host
 
     asyncio.run(run())
@@ -167,7 +166,7 @@ def test_where_its_link_goes_while_models_load_no_gateway_is_opened(
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as link:
             async with opening(link, tmp_path, FIRST) as (fronts, task):
                 link.send(said) if said else link.close()
-                await asyncio.wait((task,), timeout=5)
+                await asyncio.wait((task,), timeout=60)
                 assert task.done()
                 assert not fronts._open
                 assert task.exception() is None

@@ -104,7 +104,7 @@ def test_an_error_while_it_answers_ends_the_worker_and_the_others_go_on(
     async def history() -> None:
         async with serving(replace(piped, response_timeout_s=30.0), 1) as served:
             guilty, *innocents = (asked(body) for body in ("full", "1", "2"))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 answers = await asyncio.gather(*map(served.answer, [guilty, *innocents]), return_exceptions=True)
             assert isinstance(answers[0], Refused)
             assert [getattr(answer, "body", answer) for answer in answers[1:]] == [b"1", b"2"]
@@ -131,7 +131,7 @@ def test_a_number_that_is_none_costs_nobody_an_answer(piped: ModelSettings, monk
     async def history() -> None:
         served = ServedModel(piped, refuses)
         served.scale(1)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await served.answer(asked("1"))).body == b"1"
         await served.close(1)
 
@@ -142,7 +142,7 @@ def test_one_that_still_starts_is_ended_with_its_model(piped: ModelSettings, mon
     monkeypatch.setattr(local_model, "extract", lambda archive, folder: piped.model_dir)
 
     async def history() -> None:
-        served = ServedModel(piped)
+        served = ServedModel(replace(piped, start_timeout_s=600.0))
         served.scale(1)
         await until_true(lambda: served.links)
         (link,) = served.links
@@ -150,8 +150,8 @@ def test_one_that_still_starts_is_ended_with_its_model(piped: ModelSettings, mon
         await until_true(lambda: link.starting)
         await served.close(0.1)
         assert link.starting is not None
-        assert link.starting.wait(5) == -9
+        assert link.starting.wait(60) == -9
 
     began = time.monotonic()
     asyncio.run(history())  # which waits for its threads
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 300

@@ -29,6 +29,11 @@ from tests.backends.test_archives import HANDLER
 
 LIES = ["nobody", "nobodys-end", "after", "twice", "lines", "empty", "whole", "status", "done", "exit", "half", "hang"]
 
+# Each step takes a moment: else a worker is through with a stream before a busy test has read a third of it.
+SLOW_STEPS = STEPS.replace("import numpy as np", "import time, numpy as np").replace(
+    "def step(self, rows):", "def step(self, rows):\n        time.sleep(0.005)"
+)
+
 
 @dataclass
 class Pieces:
@@ -96,7 +101,7 @@ async def serving_streams(settings: ModelSettings, workers: int) -> AsyncIterato
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("archives")
-    handlers = {"words": GENERATOR, "sums": STEPS, "twice": HANDLER}
+    handlers = {"words": GENERATOR, "sums": SLOW_STEPS, "twice": HANDLER}
     return {name: streaming_archive(folder, name, handler) for name, handler in handlers.items()}
 
 

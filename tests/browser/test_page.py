@@ -148,10 +148,11 @@ def test_models_that_could_not_be_asked_for_are_asked_for_again(browser: Browser
             route.continue_()
 
     with browser.new_context() as context:
+        context.set_default_timeout(90_000)
         page = context.new_page()
         page.route("**/status", fail_once)
         page.goto(f"{site.url}/index.html")
-        page.locator("#model:not([disabled])").wait_for(timeout=30_000)
+        page.locator("#model:not([disabled])").wait_for()
 
 
 def test_several_files_get_an_answer_or_an_error_each(page: Page, pictures: list[str]) -> None:

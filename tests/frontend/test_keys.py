@@ -453,7 +453,7 @@ def test_what_is_no_number_that_may_be_is_refused_in_one_line(tmp_path: Path, wr
 def test_of_keys_that_come_and_go_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "LOOK_AGAIN_S", 0)
     file = tmp_path / "keys.json"
-    stays = keys.add(file, "stays", requests_per_s=0.5)
+    stays = keys.add(file, "stays", requests_per_s=0.01)
     known = KeyFile(file)
     known.rates.charge(known.find({b"x-api-key": stays.encode()}), 1)
     entry = json.loads(file.read_text())["keys"][0]

@@ -241,10 +241,10 @@ async def test_what_one_sender_has_waited_refuses_no_other() -> None:
     limit = ConcurrencyLimit(1, 9)
     turn = await enter(limit, 5, stays, "slow")
     slow = asyncio.create_task(enter(limit, 60, stays, "slow"))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.8)
     with pytest.raises(Refused):
-        limit.admit("slow", 0.15)
-    other = asyncio.create_task(enter(limit, 0.15, stays, "other"))
+        limit.admit("slow", 1.5)
+    other = asyncio.create_task(enter(limit, 1.5, stays, "other"))
     await settle()
     limit.leave(turn)
     limit.leave(await slow)

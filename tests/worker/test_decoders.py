@@ -64,7 +64,8 @@ def test_whatever_hangs_every_other_request_is_decoded(bodies: list[bytes], thre
     author, pool = Author(), Decoders(threads)
     bodies = [*bodies, b"ok"]
     author.release_after = bodies.count(b"ok")
-    assert pool.run(author, requests(*bodies), 0.002, soon(60)) == bodies
+    share_s = 0.02  # a busy machine keeps a quick one waiting for less
+    assert pool.run(author, requests(*bodies), share_s, soon(60)) == bodies
     assert author.most <= threads + bodies.count(b"hang")
 
 
@@ -81,6 +82,8 @@ def test_never_more_than_the_bound_run_at_once_and_then_none(author: Author, mon
     while pool.stuck() < 5 + 2:
         assert pool.run(author, requests(*[b"hang"] * 20), 0.005, soon(0.05)) == [None] * 20
         assert author.now <= pool.stuck()
+    while author.now < 5 + 2:  # one is just about to call
+        time.sleep(0.001)
     assert author.most == author.now == 5 + 2
     before = time.monotonic()
     assert pool.run(author, requests(b"ok"), 1, soon(600)) == [None], "no thread is free, and nobody waits for one"

@@ -731,20 +731,20 @@ def test_a_slow_request_that_fails_takes_nothing_from_a_call_beside_it() -> None
 
         def preprocess(self, data: list[dict[str, Any]]) -> Any:
             if data[0]["body"] == "slow":
-                time.sleep(1.6)
+                time.sleep(3.0)
                 raise ValueError
             return np.array([[float(data[0]["body"])]])
 
         def inference(self, data: Any, *args: Any, **kwargs: Any) -> Any:
             self.last = data
             if (data == 2).any():
-                time.sleep(1.2)
+                time.sleep(1.6)
             return self.last
 
         def postprocess(self, data: Any) -> Any:
             return data.tolist()
 
-    handler = begin(Beside(), Settings(batch_size=4, response_timeout_s=4.0))
+    handler = begin(Beside(), Settings(batch_size=4, response_timeout_s=8.0))
     assert [answer.value for answer in ask(handler, ["1"], as_json(1))] == [[1.0]]
     answers = ask(handler, ["2", "slow"], as_json(2))
     assert [answer.code for answer in answers] == [200, 503]

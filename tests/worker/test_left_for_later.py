@@ -264,29 +264,32 @@ def test_what_decode_keeps_while_it_reads_is_of_one_request(kind: type[BatchHand
 
 
 class TakesLong(Numbers):
-    """It leaves its last number, and is told to take longer for it than a batch may."""
+    """It leaves its last number, and is told to take longer for it than a batch may: until another one is encoded."""
 
     def load(self, model_dir: Path, settings: Settings) -> Any:
-        self.left = threading.Event()
+        self.left, self.encodes = threading.Event(), threading.Event()
         return super().load(model_dir, settings)
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         rows = super().decode(body, headers)
         if rows[0] < 0:
-            time.sleep(0.5)
+            self.encodes.wait(60)
         self.last = float(rows[-1])
         if rows[0] < 0:
             self.left.set()
         return rows
 
     def encode(self, output: Any, item: Any) -> Any:
+        self.encodes.set()
         self.left.wait(1)
         return [float(output), self.last]
 
 
 def test_who_is_read_for_too_long_leaves_nothing_for_those_that_come_next() -> None:
     handler = begin(TakesLong(), Settings(batch_size=4, proof_s=0, response_timeout_s=1.2, decode_threads=2))
+    handler.encodes.clear()  # at its start it has encoded
     answers = ask(handler, [[-1], [7], [8]])
+    handler.encodes.set()
     assert [answer.code for answer in answers] == [503] * 3
     assert handler.pipeline.dead
 

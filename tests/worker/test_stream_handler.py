@@ -615,15 +615,19 @@ def test_where_hooks_leave_something_for_encode_a_worker_answers_one_request_aft
 
 
 class TakesLong(Words):
-    """Its `decode` leaves for `stream` how it was asked, some time after it was."""
+    """Its `decode` leaves for `stream` how it was asked; the first one's lasts until another one streams."""
+
+    streams = threading.Event()
 
     def decode(self, body: bytes, headers: Headers) -> list[Any]:
         asked = json.loads(body)
-        time.sleep(asked[0])
+        if asked[0]:
+            self.streams.wait(60)
         self.last = asked[1]
         return asked[1:]
 
     def stream(self, item: int) -> Any:
+        self.streams.set()
         for _ in range(2):
             time.sleep(0.2)
             yield f"{self.last} "
@@ -634,11 +638,13 @@ def test_who_is_decoded_for_too_long_leaves_nothing_for_the_next_stream() -> Non
     desk = Desk(handler, Settings(batch_size=4, response_timeout_s=1.2))
 
     def asks() -> Iterator[Frame]:
-        for i, body in enumerate([b"[0.45, 1]", b"[0, 2]"]):
+        for i, body in enumerate([b"[1, 1]", b"[0, 2]"]):
             yield Frame(frames.REQUEST, i, frames.request_text({}, ""), body)
         threading.Event().wait(3)
 
+    handler.streams.clear()  # at its start it has streamed
     said, ended_by = served(desk, asks())
+    handler.streams.set()
     assert ended_by == []
     assert [(frame.kind, frame.id, frame.flags) for frame in said] == [(frames.ANSWER, 0, 0), (frames.DONE, 0, frames.DEAD)]
     assert frames.answer_about(said[0].text)[0] == 503

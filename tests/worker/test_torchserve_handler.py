@@ -512,10 +512,10 @@ def test_while_another_request_is_still_read_nobody_is_answered_with_what_that_s
     class Slow(Bound):
         def preprocess(self, data: list[dict[str, Any]]) -> Any:
             if data[0]["body"] == "slow":
-                goes_on.wait(20)
+                goes_on.wait(60)
             return super().preprocess(data)
 
-    pipeline = begin(Slow(), Settings(batch_size=4, response_timeout_s=2)).pipeline
+    pipeline = begin(Slow(), Settings(batch_size=4, response_timeout_s=6)).pipeline
     sent = [Request(json.dumps(body).encode(), Headers(as_json(1)[0])) for body in ("alice", "slow", "bob")]
     assert [answer.status for answer in pipeline.answer(sent)] == [200, 503, 503]
     assert pipeline.dead
