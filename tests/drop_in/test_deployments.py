@@ -460,7 +460,7 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
 
 
 def test_a_models_own_response_timeout_holds_and_to_wait_takes_nothing_of_it(place: Path, tmp_path: Path) -> None:
-    """The handler sleeps 2 s: longer than the server's second, and the last that waits has to wait for longer than the model's 7."""
+    """The handler sleeps 2 s: longer than the server's second, and the last one has to wait for longer than the model's 7."""
     archive(tmp_path / "store", "waits", "waits")
     settings = {"waits": {"1.0": {"defaultVersion": True, "marName": "waits.mar", "batchSize": 1, "responseTimeout": 7}}}
     lines = (f"models={json.dumps(settings)}", "default_workers_per_model=1", "default_response_timeout=1")
