@@ -24,6 +24,7 @@ from slotwise.frontend.process import GatewayRecord
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
 from tests.support.running import command_lines
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -274,10 +275,14 @@ def test_what_batches_cost_and_what_is_chosen_is_said_and_nobody_is_lost(project
         thread.start()
     for thread in threads:
         thread.join()
+    assert "a batch of n takes" in project.slotwise("describe", "quick")
+
+    def in_time() -> bool:
+        ask(light, 5000)
+        return "within the target, 200 ms" in project.slotwise("describe", "quick")
+
+    until(in_time, "no batch is in time")  # the last ones may be late on a busy machine, which is said, too
     assert wrong == []
-    said = project.slotwise("describe", "quick")
-    assert "a batch of n takes" in said
-    assert "within the target, 200 ms" in said
     metrics = httpx.get(f"{url}/metrics", trust_env=False).text
     for name in ("slotwise_host_batches_total", "slotwise_host_batch_choices_total", "slotwise_host_batch_cost_seconds"):
         assert f'{name}{{model="quick"' in metrics
