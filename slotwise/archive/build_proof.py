@@ -99,6 +99,7 @@ def ask_worker(folder: Path, batch_size: int, profile: str = "") -> dict[str, An
             finally:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
+                child.wait()  # after Ctrl-C Popen does not: it would still write into what is removed
         return dict(json.loads(printed)) if child.returncode == 0 else _ended(f"it ends the worker ({child.returncode})")
     except subprocess.TimeoutExpired:
         return _ended(f"it does not end in {LIMIT_S:.0f} s")

@@ -46,9 +46,14 @@ def debug(
             command, cwd=folder, env={**environ, "PYTHONPATH": str(folder)}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         ) as worker:
             assert worker.stdout is not None
-            for line in worker.stdout:
-                stages.append(json.loads(line))
-                said(stages[-1])
+            try:
+                for line in worker.stdout:
+                    stages.append(json.loads(line))
+                    said(stages[-1])
+            except BaseException:
+                worker.kill()
+                worker.wait()  # after Ctrl-C Popen does not: its folder is removed now
+                raise
         if worker.returncode not in (0, 1) or not stages:
             after = stages[-1]["stage"] if stages else "its start"
             raise SlotwiseError(f"the process of {model} ended ({worker.returncode}) after {after}", "see what it printed")

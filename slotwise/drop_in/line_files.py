@@ -96,6 +96,7 @@ class LogFiles:
         self.ts_metrics, self.model_metrics = (LineFile(metrics / f"{name}.log") for name in ("ts_metrics", "model_metrics"))
         self.stamp, self.out = Stamp(), out or sys.stdout
         self._printed: deque[str] = deque(maxlen=MOST_LINES)
+        self._one_by_one = threading.Lock()  # who flushes waits for what another thread has taken, and not written yet
         threading.Thread(target=self._write, name="slotwise-logs", daemon=True).start()
         atexit.register(self.flush)
 
@@ -128,7 +129,11 @@ class LogFiles:
         self.flush()
 
     def flush(self) -> None:
-        """Write everything that has come."""
+        """Write everything that has come, in its order."""
+        with self._one_by_one:
+            self._flush()
+
+    def _flush(self) -> None:
         printed = _taken(self._printed)
         if printed:
             try:

@@ -201,7 +201,7 @@ def test_two_downloads_at_once_of_one_name_do_not_mix(store: Path) -> None:
             self.wfile.write(content[: 2 << 20])
             if content is first:
                 halfway.set()
-                over.wait(10)
+                over.wait(60)
             self.wfile.write(content[2 << 20 :])
 
         def log_message(self, *_: object) -> None:
@@ -212,10 +212,10 @@ def test_two_downloads_at_once_of_one_name_do_not_mix(store: Path) -> None:
         site = f"http://127.0.0.1:{server.server_port}"
         with ThreadPoolExecutor(1) as pool:
             fetched = pool.submit(fetch, f"{site}/first/model.mar", hashlib.sha256(first).hexdigest(), store)
-            assert halfway.wait(10)
+            assert halfway.wait(60)
             assert fetch(f"{site}/second/model.mar", hashlib.sha256(second).hexdigest(), store).read_bytes() == second
             over.set()
             with pytest.raises(SlotwiseError, match="with another content"):
-                fetched.result(10)
+                fetched.result(60)
         server.shutdown()
     assert [(file.name, file.read_bytes() == second) for file in store.iterdir()] == [("model.mar", True)]

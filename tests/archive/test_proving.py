@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
+import signal
+import subprocess
 import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,9 @@ import pytest
 from typer.testing import CliRunner
 
 from slotwise.archive.build import build
-from slotwise.archive.build_proof import _key
+from slotwise.archive.build_proof import _key, ask_worker
 from slotwise.archive.inspection import inspect
+from slotwise.archive.packaging import _run_archiver
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.worker.separability.about import imported_versions
@@ -228,6 +232,28 @@ def test_a_proof_that_an_accident_has_ended_is_made_again(tmp_path: Path) -> Non
     accident.unlink()
     (verdict,) = verdicts(build(folder, tmp_path / "store")).values()
     assert (verdict.separable, verdict.most_rows) == (False, 1)
+
+
+def archived(place: Path) -> None:
+    _run_archiver(SimpleNamespace(name="m", version="1.0"), place / "h.py", place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("work", [lambda place: ask_worker(place, 4), archived], ids=["proof", "archiver"])
+def test_what_is_interrupted_has_ended_before_its_folder_is_removed(
+    work: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    children: list[subprocess.Popen[str]] = []
+
+    def interrupted(child: subprocess.Popen[str], **_: object) -> None:
+        """As Popen's own at Ctrl-C: it has waited for a moment, and will wait no more."""
+        children.append(child)
+        child._sigint_wait_secs = 0  # type: ignore[attr-defined]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        work(tmp_path)
+    assert [child.returncode for child in children] == [-signal.SIGKILL]
 
 
 def test_what_a_handler_starts_does_not_hold_up_its_proof(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_every_file_goes_where_the_image_looks_for_it() -> None:
 
 
 @needs_prometheus
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_its_prometheus_reads_it_and_its_alerts_tell(tmp_path: Path, program: str) -> None:
     """Ours, and with the old image TorchServe: the way back needs no other file."""
     archive(tmp_path / "store", "errors", "errors")
@@ -115,4 +115,4 @@ def prometheus(folder: Path, ports: Ports, web: int) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)

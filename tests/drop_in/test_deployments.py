@@ -27,7 +27,7 @@ from tests.drop_in.stores import archive, plain_store
 from tests.support.certificates import certificate
 from tests.support.deployments import OURS, Deployment, configured, deployed, environment
 from tests.support.torchserve_client import client_of
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 PROGRAM = [sys.executable, "-m", OURS]
 
@@ -45,6 +45,7 @@ def running(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[D
     with deployed(OURS, tmp_path_factory.mktemp("d"), store, lines, options) as deployment:
         for model in ("echo", "headers", "errors", "folded", "balled"):
             deployment.wait_ready(model)
+        until(lambda: "Model server started." in deployment.printed(), "it does not start")  # the first snapshot is there
         yield deployment
 
 
@@ -272,7 +273,7 @@ def test_a_killed_servers_leavings_are_cleared_away_by_the_next_start(place: Pat
 
 
 def test_tokens_expire_and_new_ones_open(place: Path, store: Path) -> None:
-    lines = ("token_expiration_min=0.05", "default_workers_per_model=1")
+    lines = ("token_expiration_min=0.2", "default_workers_per_model=1")
     with deployed(OURS, place, store, lines, ("--ncs", "--models", "echo.mar")) as deployment:
         first = deployment.headers("management")
         until(
@@ -400,7 +401,7 @@ def test_it_ends_at_once_while_it_loads_its_models(place: Path, store: Path, tmp
         options = ("--ncs", "--models", f"drips={address}/drips.mar")
         with deployed(OURS, place, own, (f"allowed_urls={address}/.*",), options) as deployment:
             try:
-                assert begun.wait(30)
+                assert begun.wait(PATIENCE_S)
                 os.kill(deployment.pid, signal.SIGTERM)
                 until(lambda: psutil.Process(deployment.pid).status() == psutil.STATUS_ZOMBIE, "it does not end")
             finally:
@@ -424,7 +425,7 @@ def served_files(folder: Path, goes_on: threading.Event | None = None, begun: th
                 self.wfile.write(b"PK")
                 if begun is not None:
                     begun.set()
-                goes_on.wait(60)
+                goes_on.wait(PATIENCE_S)
             else:
                 super().do_GET()
 
@@ -459,17 +460,17 @@ def test_without_guards_a_coroutine_answers_and_a_batch_fails_as_a_whole(place: 
 
 
 def test_a_models_own_response_timeout_holds_and_to_wait_takes_nothing_of_it(place: Path, tmp_path: Path) -> None:
-    """The handler sleeps 2 s: longer than the server's second, and two that wait have to wait for longer than the model's 3."""
+    """The handler sleeps 2 s: longer than the server's second, and the last one has to wait for longer than the model's 7."""
     archive(tmp_path / "store", "waits", "waits")
-    settings = {"waits": {"1.0": {"defaultVersion": True, "marName": "waits.mar", "batchSize": 1, "responseTimeout": 3}}}
+    settings = {"waits": {"1.0": {"defaultVersion": True, "marName": "waits.mar", "batchSize": 1, "responseTimeout": 7}}}
     lines = (f"models={json.dumps(settings)}", "default_workers_per_model=1", "default_response_timeout=1")
     options = ("--ncs", "--no-guard", "--models", "waits.mar")
-    with deployed(OURS, place, tmp_path / "store", lines, options) as one, ThreadPoolExecutor(3) as clients:
+    with deployed(OURS, place, tmp_path / "store", lines, options) as one, ThreadPoolExecutor(5) as clients:
         one.wait_ready("waits")
         with client_of(one.ports, one.folder) as client:
             by_grpc = clients.submit(client.ask, "Predictions", model_name="waits", input={"data": b"slow"})
-            statuses = clients.map(lambda _: asked(one, "/predictions/waits", b"slow").status_code, range(2))
-            assert ([*statuses], by_grpc.result().code) == ([200, 200], "OK")
+            statuses = clients.map(lambda _: asked(one, "/predictions/waits", b"slow").status_code, range(4))
+            assert ([*statuses], by_grpc.result().code) == ([200] * 4, "OK")
         soon = str(int((time.time() + 0.5) * 1000))
         assert asked(one, "/predictions/waits", b"slow", x_deadline_ms=soon).status_code == 504
 

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import until
+
 ROOT = Path(__file__).parents[2]
 ENTRY = ROOT / "scripts" / "torchserve-entry.sh"
 WAIT_S = 60.0
@@ -43,6 +45,12 @@ def asked(environ: dict[str, str]) -> list[str]:
     return log.read_text().splitlines() if log.exists() else []
 
 
+def pid_in(environ: dict[str, str]) -> int:
+    """The pid in the file; 0 before one stands there."""
+    file = Path(environ["TMPDIR"]) / ".model_server.pid"
+    return int(file.read_text() or 0) if file.exists() else 0
+
+
 def test_serve_runs_in_the_foreground_with_the_images_configuration(environ: dict[str, str]) -> None:
     assert subprocess.run([str(ENTRY), "serve", "--ncs"], env=environ, timeout=WAIT_S, check=False).returncode == 0
     assert asked(environ) == ["--start --foreground --ts-config /home/model-server/config.properties --ncs"]
@@ -56,25 +64,20 @@ def test_a_command_runs_as_it_is(environ: dict[str, str]) -> None:
 
 def test_a_server_that_goes_on_alone_is_stayed_with_and_ended_in_order(environ: dict[str, str]) -> None:
     process = subprocess.Popen([str(ENTRY), "torchserve", "--start", "--ncs"], env=environ)
-    end = time.monotonic() + WAIT_S
-    while not (pid_file := Path(environ["TMPDIR"]) / ".model_server.pid").exists() and time.monotonic() < end:
-        time.sleep(0.02)
+    pid = until(lambda: pid_in(environ), "it does not start")
     time.sleep(0.2)
     assert process.poll() is None
     process.send_signal(signal.SIGTERM)
     assert process.wait(WAIT_S) == 0
     assert asked(environ) == ["--start --ncs", "--stop --foreground"]
     with pytest.raises(ProcessLookupError):
-        os.kill(int(pid_file.read_text()), 0)
+        os.kill(pid, 0)
 
 
 def test_it_fails_with_a_server_that_is_killed(environ: dict[str, str]) -> None:
     """It exited 0, so that nobody started it again."""
     process = subprocess.Popen([str(ENTRY), "torchserve", "--start"], env=environ)
-    end = time.monotonic() + WAIT_S
-    while not (pid_file := Path(environ["TMPDIR"]) / ".model_server.pid").exists() and time.monotonic() < end:
-        time.sleep(0.02)
-    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+    os.kill(until(lambda: pid_in(environ), "it does not start"), signal.SIGKILL)
     assert process.wait(WAIT_S) == 1
 
 

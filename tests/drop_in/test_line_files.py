@@ -55,6 +55,33 @@ def test_lines_are_as_log4j_writes_them(tmp_path: Path) -> None:
     assert out.getvalue().count("\n") == 3
 
 
+def test_who_flushes_waits_for_lines_that_another_thread_has_taken(tmp_path: Path) -> None:
+    """Else the last lines of a server that ends at once are lost."""
+    taken, goes_on = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            taken.set()
+            goes_on.wait(60)
+            return super().write(text)
+
+    out, found = Slow(), list[str]()
+    files = LogFiles(tmp_path, tmp_path, out)
+
+    def flushed() -> None:
+        files.flush()
+        found.append(out.getvalue())
+
+    files.server("INFO", "somebody", "the last line")
+    assert taken.wait(60)
+    second = threading.Thread(target=flushed)
+    second.start()
+    second.join(0.2)
+    goes_on.set()
+    second.join()
+    assert ["the last line" in text for text in found] == [True]
+
+
 def test_nobody_who_reads_the_output_stops_nothing(tmp_path: Path) -> None:
     out = io.StringIO()
     files = LogFiles(tmp_path, tmp_path, out)

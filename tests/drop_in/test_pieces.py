@@ -15,7 +15,7 @@ import pytest
 from slotwise.archive.guarding.guarded import guard
 from slotwise.archive.local_model import LocalModel
 from tests.drop_in.stores import archive
-from tests.support.deployments import OURS, TORCHSERVE, Deployment, deployed
+from tests.support.deployments import OURS, TIMEOUT_S, TORCHSERVE, Deployment, deployed
 from tests.support.torchserve_client import TorchServeClient
 
 OPTIONS = ("--ncs", "--models", "pieces.mar")
@@ -36,7 +36,7 @@ def asked(deployment: Deployment, body: bytes, *headers: str, model: str = "piec
     """A connection that has asked."""
     named = [f"{name}: {value}" for name, value in deployment.headers("inference").items()]
     lines = [f"POST /predictions/{model} HTTP/{version}", "Host: x", f"Content-Length: {len(body)}", *named, *headers]
-    connection = socket.create_connection(("127.0.0.1", deployment.ports.inference), timeout=60)
+    connection = socket.create_connection(("127.0.0.1", deployment.ports.inference), timeout=TIMEOUT_S)
     connection.sendall("\r\n".join(lines).encode() + END_OF_HEAD + body)
     return connection
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, deployed
+from tests.support.waiting import until
 
 REFUSED = {
     "parallelType": "minWorkers: 1\nparallelType: pp\nparallelLevel: 2\n",
@@ -25,6 +26,7 @@ def test_each_is_one_line_by_its_name(tmp_path: Path, option: tuple[str, ...]) -
     lines = ("default_workers_per_model=1",)
     with deployed(OURS, tmp_path / "d", store, lines, ("--ncs", "--enable-model-api", "--models", "all", *option)) as running:
         running.wait_ready("echo")
+        until(lambda: "Model server started." in running.printed(), "it does not load all of them")  # one comes after echo
         for key in REFUSED:
             (line,) = [line for line in running.printed().splitlines() if f"Failed to load model: {key}.mar" in line]
             refused = running.call("POST", "/models", url=f"{key}.mar")

@@ -58,6 +58,7 @@ def test_they_are_installed_for_its_workers_alone_or_the_model_is_refused(tmp_pa
         url = f"{deployment.inference}/predictions/needs"
         answer = deployment.asked("POST", url, headers=deployment.headers("inference"), content=b"x")
         assert (answer.status_code, answer.text) == (200, "from a wheel")
+        until(lambda: "Model server started." in deployment.printed(), "it does not start")
         log = (deployment.folder / "logs" / "ts_log.log").read_text("utf-8")
         assert "needs 1.0, requirements.txt: Successfully installed tiny_package-1.0" in log.replace(
             "tiny-package", "tiny_package"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from slotwise.host.torchserve_grpc.torchserve_messages import INFERENCE, INFEREN
 from tests.drop_in.stores import archive
 from tests.support.deployments import OURS, Deployment, deployed
 from tests.support.torchserve_client import client_of
+from tests.support.waiting import until
 
 CONFIG = """\
 minWorkers: {workers}
@@ -98,13 +101,21 @@ def test_an_id_is_made_for_who_brings_none(deployment: Deployment) -> None:
         assert answer.headers[ID] == answer.json()["sequence"]
 
 
-def test_so_many_and_no_more(deployment: Deployment) -> None:
+def test_so_many_and_no_more(deployment: Deployment, tmp_path: Path) -> None:
     assert [ask(deployment, "1", f"n{i}", start="true", model="few").status_code for i in range(4)] == [200, 200, 200, 503]
     refused = ask(deployment, "1", "n4", start="true", model="few").json()
     assert refused["type"] == "ServiceUnavailableException"
     assert "or exceeds maxSequenceJobQueueSize" in refused["message"]
+    gate = tmp_path / "gate"
     with ThreadPoolExecutor(6) as clients:
-        answers = list(clients.map(lambda _: ask(deployment, "wait", "n1", model="few"), range(6)))
+        asked = [clients.submit(ask, deployment, f"wait {gate}", "n1", model="few")]
+        try:
+            until(gate.with_suffix(".reached").exists, "the worker is not given the first")
+            asked += [clients.submit(ask, deployment, f"wait {gate}", "n1", model="few") for _ in range(5)]
+            until(lambda: sum(one.done() for one in asked) >= 3, "none is refused")
+        finally:
+            gate.touch()
+        answers = [one.result() for one in asked]
     assert sorted(answer.status_code for answer in answers) == [200] * 3 + [503] * 3
     assert {answer.json()["total"] for answer in answers if answer.status_code == 200} == {1}
 
@@ -116,8 +127,15 @@ def test_one_that_fails_does_not_end_its_sequence(deployment: Deployment) -> Non
 
 
 def test_with_job_tickets_nobody_waits(deployment: Deployment) -> None:
+    (worker,) = deployment.call("GET", "/models/ticket").json()[0]["workers"]
     with ThreadPoolExecutor(4) as clients:
-        answers = list(clients.map(lambda _: ask(deployment, "x wait wait wait wait wait", model="ticket"), range(4)))
+        os.kill(worker["pid"], signal.SIGSTOP)
+        try:
+            asked = [clients.submit(ask, deployment, "x a", model="ticket") for _ in range(4)]
+            until(lambda: sum(one.done() for one in asked) >= 3, "more than one waits")
+        finally:
+            os.kill(worker["pid"], signal.SIGCONT)
+        answers = [one.result() for one in asked]
     assert sorted(answer.status_code for answer in answers) == [200, 503, 503, 503]
     assert ask(deployment, "x a", model="ticket").text == "a end"
 

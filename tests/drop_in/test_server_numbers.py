@@ -18,6 +18,7 @@ from slotwise.drop_in.line_files import LogFiles
 from slotwise.drop_in.own_host import CountedVersions, LoggedModel
 from slotwise.drop_in.server_numbers import ServerNumbers
 from tests.backends.test_served_model import settings
+from tests.support.waiting import PATIENCE_S
 
 __all__ = ["settings"]  # the fixture
 
@@ -39,7 +40,7 @@ def test_of_a_worker_that_is_gone_nothing_is_kept(settings: ModelSettings) -> No
         await served.close(5)
         assert "WorkerLoadTime{" not in numbers.text()
 
-    asyncio.run(asyncio.wait_for(history(), 30))
+    asyncio.run(asyncio.wait_for(history(), PATIENCE_S))
 
 
 def test_a_handlers_words_break_no_scrape() -> None:

@@ -42,7 +42,7 @@ class Steady:
         self._thread.join(320)
         assert not self._thread.is_alive(), "a request hangs"
 
-    def wait_for(self, more: int, patience_s: float = 150) -> None:
+    def wait_for(self, more: int, patience_s: float = 300) -> None:
         """Return after `more` further right answers."""
         wanted = self.right + more
         for _ in range(int(patience_s / 0.02)):

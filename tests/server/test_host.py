@@ -19,14 +19,16 @@ import httpx
 import psutil
 import pytest
 
+from slotwise.errors import SlotwiseError
 from slotwise.frontend.process import GatewayRecord
 from slotwise.server.record import ServerRecord
 from tests.server.conftest import build_handler
 from tests.support.running import command_lines
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 
 
 @dataclass
@@ -201,9 +203,17 @@ def test_a_host_that_ends_answers_once_more_who_has_a_connection(project: Projec
     while not closes(21):  # a busy machine hears of it later
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    while project.run_id in (before, "") or not project.gateway.status()["ready"]:
+    while project.run_id in (before, "") or not ready(project):
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+def ready(project: Project) -> bool:
+    """Whether the gateway says that every model has its workers; a host that is just starting may take long to answer."""
+    try:
+        return bool(project.gateway.status()["ready"])
+    except SlotwiseError:
+        return False
 
 
 def test_a_link_that_is_killed_is_started_again_on_the_same_sockets(project: Project) -> None:
@@ -265,10 +275,14 @@ def test_what_batches_cost_and_what_is_chosen_is_said_and_nobody_is_lost(project
         thread.start()
     for thread in threads:
         thread.join()
+    assert "a batch of n takes" in project.slotwise("describe", "quick")
+
+    def in_time() -> bool:
+        ask(light, 5000)
+        return "within the target, 200 ms" in project.slotwise("describe", "quick")
+
+    until(in_time, "no batch is in time")  # the last ones may be late on a busy machine, which is said, too
     assert wrong == []
-    said = project.slotwise("describe", "quick")
-    assert "a batch of n takes" in said
-    assert "within the target, 200 ms" in said
     metrics = httpx.get(f"{url}/metrics", trust_env=False).text
     for name in ("slotwise_host_batches_total", "slotwise_host_batch_choices_total", "slotwise_host_batch_cost_seconds"):
         assert f'{name}{{model="quick"' in metrics

@@ -35,7 +35,7 @@ from tests.support.torchserve_client import TorchServeClient, client_of
 from tests.support.waiting import until
 
 DOCS = Path(__file__).parents[2] / "docs" / "host-apis.md"
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 INPUTS = st.dictionaries(
     st.from_regex(r"[!#-\[\]-~]([ !#-\[\]-~]{0,5}[!#-\[\]-~])?", fullmatch=True), st.binary(max_size=20), max_size=4
 )
@@ -179,7 +179,7 @@ def test_what_is_asked_when_the_host_ends_is_answered(grpc_store: Path, tmp_path
     ):
         host.management.register("spare.mar", **(BATCHES | {"max_batch_delay": 0}))
         host.management.wait_ready("spare")
-        asked = threads.submit(client.predict, "spare", b"sleep 2")
+        asked = threads.submit(client.predict, "spare", b"sleep 5")
         until(lambda: 'slotwise_host_open_requests{model="spare",version="1.0"} 1.0' in _metrics(host), "it has not come")
         os.kill(host.record.pid, signal.SIGTERM)
         assert asked.result().code == "OK"

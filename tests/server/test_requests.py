@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import httpx
 
 from slotwise.archive.build import build
 from tests.server.conftest import Live
+from tests.support.waiting import until
 
 OWN = """
 import numpy as np
@@ -69,7 +69,4 @@ def test_a_request_as_the_servers_hand_it_over(live: Live, store: Path, tmp_path
         if live.record.kind == "torchserve":
             assert client.post("/explanations/own", content=b"1").status_code == 501
     log = live.record.state_dir / "logs" / "model_log.log"
-    deadline = time.monotonic() + 30
-    while "find-me-in-the-log: 400" not in log.read_text("utf-8", "replace") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert "find-me-in-the-log: 400" in log.read_text("utf-8", "replace")
+    until(lambda: "find-me-in-the-log: 400" in log.read_text("utf-8", "replace"), "it is not in the log")

@@ -105,7 +105,7 @@ def test_a_child_that_has_lost_its_mark_ends_too_and_one_of_another_run_does_not
             assert start_time(unmarked) is None
             assert carries(others, other)
         finally:
-            end(other, 0, grace_s=0.2)
+            end(other, 0, grace_s=5)
     assert start_time(others) is None
 
 

@@ -32,7 +32,7 @@ def handle(data, context):
 
 
 def python(folder: Path, *arguments: str) -> str:
-    done = subprocess.run([worker_start.python(folder), *arguments], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([worker_start.python(folder), *arguments], capture_output=True, text=True, timeout=300, check=True)
     return done.stdout.strip()
 
 

@@ -130,7 +130,7 @@ def deployed(
             children = psutil.Process(process.pid).children(recursive=True)
             os.killpg(process.pid, signal.SIGTERM if program == OURS else signal.SIGKILL)
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(30)
+                process.wait(120)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 
 class Counts:
@@ -21,7 +22,10 @@ class Counts:
             if number == "fail":
                 raise ValueError("this one fails")
             if number.startswith("wait"):
-                time.sleep(0.5)
+                gate = Path(number.partition(" ")[2])
+                gate.with_suffix(".reached").touch()
+                while not gate.exists():
+                    time.sleep(0.01)
                 number = "0"
             if sequence in context.cache:
                 context.cache[sequence] += int(number)

@@ -68,7 +68,7 @@ def test_a_model_that_is_unregistered_is_gone_and_may_come_back_with_other_setti
 
 def replaced(live: Live, model: str, pid: int) -> None:
     """Wait until another worker than the one with this pid is READY."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while live.pids(model) in ([pid], [0], []):
         assert time.monotonic() < deadline, "no new worker"
         time.sleep(0.1)
