@@ -162,17 +162,11 @@ def _run_archiver(spec: ModelSpec, handler: Path, work: Path) -> Path:
     command = [sys.executable, "-m", "model_archiver.model_packaging", "--model-name", spec.name, "--version", spec.version]
     command += ["--handler", str(handler), "--extra-files", "stage", "--export-path", "out", "--archive-format", "no-archive"]
     environ = {**os.environ, "TMPDIR": str(work / "tmp")}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, cwd=work, env=environ, start_new_session=True, **pipes) as child:
-        try:
-            _, said = child.communicate()
-        finally:
-            child.kill()
-            child.wait()  # after Ctrl-C Popen does not: it would still write into what is removed
-    if "No module named" in said and "model_archiver" in said:
+    done = subprocess.run(command, cwd=work, env=environ, capture_output=True, text=True, start_new_session=True)
+    if "No module named" in done.stderr and "model_archiver" in done.stderr:
         raise missing_package("model_archiver", "building")
-    if child.returncode:
-        lines = said.strip().splitlines()
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
         raise SlotwiseError(f"torch-model-archiver failed: {lines[-1] if lines else 'no output'}", "see its message")
     return work / "out" / spec.name
 

@@ -10,7 +10,6 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from typer.testing import CliRunner
 from slotwise.archive.build import build
 from slotwise.archive.build_proof import _key, ask_worker
 from slotwise.archive.inspection import inspect
-from slotwise.archive.packaging import _run_archiver
 from slotwise.cli import build_app
 from slotwise.errors import SlotwiseError
 from slotwise.worker.separability.about import imported_versions
@@ -234,13 +232,8 @@ def test_a_proof_that_an_accident_has_ended_is_made_again(tmp_path: Path) -> Non
     assert (verdict.separable, verdict.most_rows) == (False, 1)
 
 
-def archived(place: Path) -> None:
-    _run_archiver(SimpleNamespace(name="m", version="1.0"), place / "h.py", place)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("work", [lambda place: ask_worker(place, 4), archived], ids=["proof", "archiver"])
-def test_what_is_interrupted_has_ended_before_its_folder_is_removed(
-    work: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_proof_that_is_interrupted_has_ended_before_its_folder_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     children: list[subprocess.Popen[str]] = []
 
@@ -252,7 +245,7 @@ def test_what_is_interrupted_has_ended_before_its_folder_is_removed(
 
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        work(tmp_path)
+        ask_worker(tmp_path, 4)
     assert [child.returncode for child in children] == [-signal.SIGKILL]
 
 
