@@ -18,7 +18,7 @@ import pytest
 
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, Refused
-from slotwise.backends.local import model_queue
+from slotwise.backends.local import model_queue, served_model
 from slotwise.backends.local.gpus import Gpus
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.served_model import ModelSettings, ServedModel
@@ -215,6 +215,21 @@ def test_workers_that_are_killed_together_convict_nobody(settings: ModelSettings
                 await until_true(lambda: served.ends["died"] >= dead)  # noqa: B023
             assert (await answer).body == b"answer to slow"
             assert (innocent.convicted, innocent.sent) == (0, "alone")
+
+    asyncio.run(history())
+
+
+def test_workers_that_have_answered_are_replaced_at_once(settings: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one body in 500 that ends its worker would keep the model waiting for half of the time."""
+    monkeypatch.setattr(served_model, "PAUSES_S", (0.0, *[600.0] * 6))
+    monkeypatch.setattr(served_model, "QUICK_STARTS", 1)  # the guilty one ends a new worker, too
+
+    async def history() -> None:
+        async with asyncio.timeout(100), serving(settings, 1) as served:
+            for i in range(4):
+                assert (await served.answer(asked(str(i)))).body == b"answer to %d" % i
+                with pytest.raises(Refused, match="ended on this request"):
+                    await served.answer(asked("exit"))
 
     asyncio.run(history())
 

@@ -28,7 +28,7 @@ from slotwise.worker.hosts import frames
 log = logging.getLogger("slotwise.host")
 
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # before another attempt, after so many that failed one after the other
-SHORT_LIFE_S = 10.0  # a worker that ends sooner after it was ready
+SHORT_LIFE_S = 10.0  # a worker that ends sooner after it was ready, and was through with no batch
 QUICK_STARTS = 4  # of those in a row: two bodies that end workers
 LONGEST_PAUSE = 4  # of PAUSES_S, where workers do start
 POLL_S = 0.05
@@ -244,7 +244,7 @@ class ServedModel:
         self._adjust()
 
     def _ended(self, link: Link) -> None:
-        """A worker is gone: start another one, at once unless several have lived but a moment."""
+        """A worker is gone: start another one, at once unless several have lived but a moment, and done nothing."""
         self.links.remove(link)
         if self.memory:
             self.memory.ended(link)
@@ -259,7 +259,8 @@ class ServedModel:
         elif link.got:
             if self.failure != GONE:
                 self.failure = ""  # one could start, whatever another's trouble was: the next may, too
-            self._short_lives = self._short_lives + 1 if loop.time() - link.worker.joined_at < SHORT_LIFE_S else 0
+            short = loop.time() - link.worker.joined_at < SHORT_LIFE_S and not link.worker.over_at
+            self._short_lives = self._short_lives + 1 if short else 0
             loop.call_later(PAUSES_S[min(max(0, self._short_lives - QUICK_STARTS), LONGEST_PAUSE)], self._adjust)
         else:
             self._fail(link.reason)
