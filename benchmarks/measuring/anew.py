@@ -65,9 +65,7 @@ PLAN = {  # figure: the minutes that it takes, where its JSON does not tell, and
 }
 
 
-def anew(
-    root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[float, str]] = PLAN, python: str = sys.executable
-) -> int:
+def anew(root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[float, str]] = PLAN) -> int:
     """Measure these figures; where none is named, those of the plan that are older than their code. Returns how many failed.
 
     until: HH:MM of this day or the next; none begins that would end later. A figure whose measurement fails stays as it was.
@@ -76,8 +74,11 @@ def anew(
     if unknown := {*names} - {*plan}:
         raise SlotwiseError(f"there is no command for {', '.join(sorted(unknown))}", f"there is one for {', '.join(plan)}")
     ends = _next(until) if until else datetime.max
-    stale, failed = older(root), 0
-    for name in names or [name for name in plan if name in stale]:
+    if not names:
+        stale = older(root)
+        names = [name for name in plan if name in stale]
+    failed = 0
+    for name in names:
         minutes, command = plan[name]
         minutes = _took(root, name) or minutes
         if datetime.now() + timedelta(minutes=minutes) > ends:
@@ -85,7 +86,7 @@ def anew(
             continue
         say(f"{name}: {minutes:g} minutes")
         began = time.monotonic()
-        good = _measured(root, name, [python, "-m", *shlex.split(command)])
+        good = _measured(root, name, [sys.executable, "-m", *shlex.split(command)])
         say(f"{name}: {'measured' if good else 'FAILED'} in {(time.monotonic() - began) / 60:.1f} minutes")
         failed += not good
     return failed
@@ -125,6 +126,8 @@ def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
             )
         good = done.returncode == 0 and file.exists()
     finally:
-        if not good and before:
-            file.write_bytes(before)
+        if not good:
+            file.unlink(missing_ok=True)
+            if before:
+                file.write_bytes(before)
     return good

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -33,23 +32,21 @@ def root(tmp_path: Path) -> Path:
 def test_a_figure_is_measured_or_stays_as_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {"good": "changed", "bad": "changed"})
     plan = {"bad": (1, "bad"), "good": (1, "good quickly"), "fresh": (1, "fresh")}
-    assert anew(root, (), "", plan, sys.executable) == 1
+    assert anew(root, (), "", plan) == 1
     kept = {file.stem: json.loads(file.read_text()) for file in (root / "docs" / "figures").iterdir()}
     assert kept == {"good": {"new": "quickly"}, "bad": {"old": True}}
     assert (root / ".slotwise" / "anew" / "good.log").read_text().strip() == "measuring"
 
 
-def test_none_begins_that_would_end_later(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {})
-    assert anew(root, ["good"], "12:00", {"good": (60 * 24, "good")}, sys.executable) == 0
+def test_none_begins_that_would_end_later(root: Path) -> None:
+    assert anew(root, ["good"], "12:00", {"good": (60 * 24, "good")}) == 0
     assert json.loads((root / "docs" / "figures" / "good.json").read_text()) == {"old": True}
 
 
 @pytest.mark.parametrize(("names", "until"), [(["bad"], "noon"), (["unknown"], "")])
-def test_what_cannot_be_meant_is_refused(root: Path, names: list[str], until: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.measuring.anew.older", lambda root: {})
+def test_what_cannot_be_meant_is_refused(root: Path, names: list[str], until: str) -> None:
     with pytest.raises(SlotwiseError):
-        anew(root, names, until, {"bad": (1, "bad")}, sys.executable)
+        anew(root, names, until, {"bad": (1, "bad")})
 
 
 @pytest.mark.parametrize("name", [*PLAN])
