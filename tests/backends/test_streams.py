@@ -19,7 +19,7 @@ import pytest
 from slotwise.archive.guarding.foreign import GUARD
 from slotwise.archive.inspection import extract
 from slotwise.backends.exchange import BackendAnswer, BackendRequest, RawHeaders, Refused
-from slotwise.backends.local import model_queue, worker_link
+from slotwise.backends.local import model_queue, served_model, worker_link
 from slotwise.backends.local.model_settings import ModelSettings
 from slotwise.backends.local.prints import FilePrints
 from slotwise.backends.local.queue_members import StreamWorker
@@ -236,6 +236,22 @@ def test_a_stream_that_ends_workers_is_convicted_and_its_mates_are_whole(words: 
             assert [getattr(answer, "status", answer) for answer in answers] == [200] * 3
             assert isinstance(outcome, Refused)
             assert (outcome.status, guilty.convicted, guilty.pieces.text) == (500, 1, of_words(4))  # type: ignore[union-attr]
+
+    asyncio.run(history())
+
+
+def test_workers_that_have_ended_a_stream_are_replaced_at_once(words: ModelSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a few bodies that end their workers would keep every stream waiting."""
+    monkeypatch.setattr(served_model, "PAUSES_S", (0.0, *[600.0] * 6))
+    monkeypatch.setattr(served_model, "QUICK_STARTS", 1)  # the guilty one ends a new worker, too
+
+    async def history() -> None:
+        async with asyncio.timeout(100), serving_streams(words, 1) as served:
+            for i in range(4):
+                await served.answer(asked("[2]", f"r{i}", sink := Pieces()))
+                assert sink.text == of_words(2)
+                with pytest.raises(Refused, match="ended on this request"):
+                    await served.answer(asked('[9, "exit", 4]', f"guilty{i}", Pieces()))
 
     asyncio.run(history())
 

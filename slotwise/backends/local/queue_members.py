@@ -79,8 +79,8 @@ class BatchWorker:
     cancel(id): nobody wants that answer: what has not begun of it is not run, or its slot is freed.
 
     in_hand: what has no answer yet, by id. batch: all that it was sent at once. retiring: it gets no other batch.
-    number, sent_after: for the queue's history. over_at, found: when its last batch was over, and how many waited then.
-    expects: so many does it wait for, until hold_until.
+    number, sent_after: for the queue's history. over_at, found: when its last batch was over (of one that streams, its last
+    request), and how many waited then. expects: so many does it wait for, until hold_until.
     """
 
     send: Callable[[Several[WaitingRequest]], None]

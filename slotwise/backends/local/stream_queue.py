@@ -106,6 +106,7 @@ class StreamQueue(ModelQueue):
         worker.headers.pop(one.id, None)
         one.sent.clear()  # an error and its frames hold this request until Python looks for garbage
         one.held_by, worker.busy_since = None, self.loop.time()
+        worker.over_at = worker.busy_since
         if worker.trying is one:
             self._cleared(worker)
         self._dispatch_soon()
