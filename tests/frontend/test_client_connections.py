@@ -29,6 +29,7 @@ ENOUGH_S = 60.0  # for what must come
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connections, "LOOK_EVERY_S", 0.02)
     monkeypatch.setattr(client_connections, "SILENT_S", 0.0)
+    monkeypatch.setattr(client_connections, "ROOM_EVERY_S", 0.0)
     monkeypatch.setattr(http_protocol, "LINGER_S", 0.1)
 
 
@@ -239,6 +240,51 @@ async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, mad
         assert await status_of(connect) == 503
         made[0].transport = transport
         assert await is_answered(connect)
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every look at a connection that might make room; one look serves for the whole test."""
+    looks, usual = list[Any](), client_connections.Silent.look
+    monkeypatch.setattr(client_connections, "ROOM_EVERY_S", 600.0)
+    monkeypatch.setattr(
+        client_connections.Silent, "look", lambda self, ones, now: usual(self, (looks.append(one) or one for one in ones), now)
+    )
+    return looks
+
+
+async def test_refused_ones_cost_no_look_at_all_the_others_each(make_front: MakeFront, looked_at: list[Any]) -> None:
+    """They come in thousands, and those that are not accepted in time hear nothing."""
+    front = await make_front(in_flight=100)
+    front.server.gate = asyncio.Event()
+    async with connecting(front, max_connections=3) as connect:
+        readers = await holding(front, connect, "127.0.0.1", 3)
+        assert [await status_of(connect) for _ in range(10)] == [503] * 10
+        assert len(looked_at) == 3
+        front.server.gate.set()
+        assert [(await answer(reader))[0] for reader in readers] == [200] * 3
+
+
+async def test_one_look_finds_several_that_make_room_and_none_that_asks_meanwhile(
+    make_front: MakeFront, looked_at: list[Any]
+) -> None:
+    async with connecting(await make_front(), max_connections=5) as connect:
+        here = []
+        for _ in range(5):
+            here.append(await connect())
+            await asyncio.sleep(0.01)  # uvloop counts milliseconds: else the oldest is any of them
+        assert await is_answered(connect)  # that one makes room
+        for reader, writer in here[1:3]:
+            writer.write(GOOD)
+            assert (await answer(reader))[0] == 200
+        here[3][1].close()
+        await here[3][1].wait_closed()
+        assert await is_answered(connect)
+        assert await is_answered(connect)
+        for reader, writer in here[1:3]:
+            writer.write(GOOD)
+            assert (await answer(reader))[0] == 200
+        assert len(looked_at) == 5
 
 
 async def test_where_nobody_is_idle_the_new_one_is_refused(make_front: MakeFront) -> None:

@@ -90,7 +90,8 @@ async def ask(server: Any, address: str = "127.0.0.1") -> int:
 async def test_one_that_never_ends_makes_room(
     make_front: MakeFront, pair: Pair, limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_connections, "SILENT_S", 0.0)
+    for name in ("SILENT_S", "ROOM_EVERY_S"):
+        monkeypatch.setattr(client_connections, name, 0.0)
     async with listening(await make_front(), pair, **limits) as server:
         clients = [await silent(server) for _ in range(10)]
         assert await ask(server) == 200

@@ -3,6 +3,9 @@
 Where there are as many as there may be, one that has said nothing for a second makes room: the oldest that never asked
 anything, else the one that is idle for longest. Where there is none the new one is refused, and hears why: one that is closed
 sooner may have its next request on its way. One look a second at every connection is cheaper than a timer for each request.
+
+One look for those that make room serves whoever comes in the next tenth of a second: refused ones come in thousands and have to
+cost little, for those that nobody accepts in time hear nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import heapq
 import logging
 import resource
 import termios
@@ -29,7 +31,7 @@ LOOK_EVERY_S = 1.0
 SILENT_S = 1.0  # who says nothing for so long can be missed; before, its request may be on its way
 LINGER_S = 2.0  # after a last answer what still comes is read away: a connection closed at once takes the answer along
 MOST_REFUSED = 64  # that still hear why
-FEW = 16  # of which one makes room
+ROOM_EVERY_S = 0.1  # so often is looked for those that may make room
 OTHER_FILES = 256  # that the gateway has open besides, its connections to the server among them
 
 
@@ -107,12 +109,32 @@ class ClientConnection(Protocol):
         """Close it, to make room. Not where something has come that nobody has read yet: that would be lost."""
 
 
+@dataclass
+class Silent:
+    """Those of some connections that may make room, with when they became idle; who is missed least comes last.
+
+    again_at: when they are looked for again, by the loop's time.
+    """
+
+    found: list[tuple[float, ClientConnection]] = field(default_factory=list)
+    again_at: float = 0.0
+
+    def look(self, connections: Iterable[ClientConnection], now: float) -> None:
+        """Find them, where that is due."""
+        if now >= self.again_at:
+            idle = ((one.idle_since, one) for one in connections)
+            silent = ((since, one) for since, one in idle if since is not None and since <= now - SILENT_S)
+            self.found = sorted(silent, key=lambda found: (found[1].asked > 0, found[0]), reverse=True)
+            self.again_at = now + ROOM_EVERY_S
+
+
 class OpenConnections:
     """The connections that are open. trusted: proxies, whose connections are many clients'."""
 
     def __init__(self, limits: ConnectionLimits, trusted: TrustedProxies) -> None:
         self.limits, self.trusted = limits, trusted
         self._by_client: defaultdict[str, set[ClientConnection]] = defaultdict(set)
+        self._silent: defaultdict[str, Silent] = defaultdict(Silent)  # by client; "": of all
         self._count = 0
         self._refused = set[ClientConnection]()
         self._looking: asyncio.TimerHandle | None = None
@@ -122,10 +144,11 @@ class OpenConnections:
         client = one_client(connection.peer)
         same = self._by_client.get(client, ())
         if connection.peer not in self.trusted and len(same) >= self.limits.max_connections_per_address:
-            self._make_room(same, Refused(429, "too many connections from this address at once", retry_after_s=1, close=True))
+            too_many = Refused(429, "too many connections from this address at once", retry_after_s=1, close=True)
+            self._make_room(client, same, too_many)
         if self._count >= self.limits.max_connections:
             everybody = (one for those in self._by_client.values() for one in those)
-            self._make_room(everybody, Refused(503, "too many connections at once", retry_after_s=1, close=True))
+            self._make_room("", everybody, Refused(503, "too many connections at once", retry_after_s=1, close=True))
         self._by_client[client].add(connection)
         self._count += 1
         if self._looking is None:
@@ -149,16 +172,20 @@ class OpenConnections:
         self._count -= 1
         if not same:
             del self._by_client[client]
-        if not self._count and self._looking:
-            self._looking.cancel()
-            self._looking = None
+            self._silent.pop(client, None)
+        if not self._count:
+            self._silent.clear()
+            if self._looking:
+                self._looking.cancel()
+                self._looking = None
 
-    def _make_room(self, connections: Iterable[ClientConnection], else_: Refused) -> None:
+    def _make_room(self, whose: str, connections: Iterable[ClientConnection], else_: Refused) -> None:
         """Drop the one that is missed least. Raises Refused where none is idle for long enough."""
-        silent_before = asyncio.get_running_loop().time() - SILENT_S
-        silent = [(since, one) for one in connections if (since := one.idle_since) is not None and since <= silent_before]
-        for _, least in heapq.nsmallest(FEW, silent, key=lambda found: (found[1].asked > 0, found[0])):
-            if least.drop():
+        silent = self._silent[whose]
+        silent.look(connections, asyncio.get_running_loop().time())
+        while silent.found:
+            since, least = silent.found.pop()
+            if least.idle_since == since and least in self._by_client.get(one_client(least.peer), ()) and least.drop():
                 self.discard(least)
                 return
         raise else_
