@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 from benchmarks.measuring.about import ROOT
@@ -71,8 +72,8 @@ def arguments() -> argparse.Namespace:
             part.add_argument("--model", default="resnet18", help="a model's name or folder")
     keep = commands.add_parser("keep", help="what a slotwise command measured here just now, as docs/figures/NAME.json")
     keep.add_argument("name")
-    keep.add_argument("files", type=Path, nargs="+", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
-    keep.add_argument("--command", default="", help="what measured it, where the file does not say")
+    keep.add_argument("files", type=Path, nargs="*", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
+    keep.add_argument("--command", default="", help="what measured it, where the file does not say; without a FILE it is run")
     commands.add_parser("stale", help="which figures are older than the code they measure; 1 where any is")
     anew = commands.add_parser("anew", help="measure the figures that are older than their code, each by its command")
     anew.add_argument("names", nargs="*", metavar="NAME", help="these only, older or not")
@@ -99,9 +100,13 @@ def main() -> int:
 
         return 1 if anew(ROOT, options.names, options.until) else 0
     if options.part == "keep":
-        from benchmarks.measuring.keep import keep
+        from benchmarks.measuring.keep import keep, run
 
-        keep(options.files, ROOT / "docs" / "figures" / f"{options.name}.json", options.command)
+        target = ROOT / "docs" / "figures" / f"{options.name}.json"
+        if not options.files:
+            with tempfile.TemporaryDirectory(prefix="slotwise-figures-") as work:
+                return 0 if run(options.command, Path(work), target) else 1
+        keep(options.files, target, options.command)
         return 0
     from benchmarks.measuring import parts
 

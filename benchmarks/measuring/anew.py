@@ -11,13 +11,19 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from benchmarks.measuring.about import about
 from benchmarks.pages.stale import older
 from slotwise.console import say
 from slotwise.errors import SlotwiseError
 
-FIGURES, COMPARE = "benchmarks.figures", "benchmarks.compare"
+FIGURES, COMPARE, SLOTWISE = "benchmarks.figures", "benchmarks.compare", "slotwise"
 LONG = "--rounds 5 --seconds 5"
+TUNE, QUICK, TEN = f"{SLOTWISE} tune", "--slo-p99-ms 200 --tool wrk --max-trials 20 --seconds 2", "--max-trials 10 --slo-p99-ms"
 PLAN = {  # figure: the minutes that it takes, where its JSON does not tell, and what measures it
+    "roofline-ants": (1, f"{SLOTWISE} roofline resnet18 --peak-tflops 1 --bandwidth-gbs 100 --batch-sizes 8,16,32,64"),
+    "offline-digits": (1, f"{SLOTWISE} bench digits --offline --batch-sizes 1,2,4,8,16"),
+    "offline-resnet18": (1, f"{SLOTWISE} bench resnet18 --offline --batch-sizes 1,2,4,8,16"),
+    "offline-ants": (2, f"{SLOTWISE} bench ants_bees --offline --profile ei --batch-sizes 8,16,32,64"),
     "guard": (1, f"{FIGURES} guard --rounds 7"),
     "records": (3, f"{FIGURES} records {LONG}"),
     "hedging": (4, f"{FIGURES} hedging --rounds 5"),
@@ -62,12 +68,21 @@ PLAN = {  # figure: the minutes that it takes, where its JSON does not tell, and
     "ants": (12, f"{COMPARE} ants --rounds 5"),
     "tensors": (20, f"{COMPARE} tensors {LONG}"),
     "vision": (22, f"{COMPARE} vision {LONG} --figure docs/figures/vision.svg"),
+    "vision-amx": (22, f"{COMPARE} vision {LONG} --figure docs/figures/vision-amx.svg"),
+    "study": (20, f"{FIGURES} study --rounds 3 --seconds 2"),
+    "tune-mnist-64": (8, f"{TUNE} mnist --body models/mnist/examples/7.f32 --clients 64 {QUICK}"),
+    "tune-mnist-8": (8, f"{TUNE} mnist --body models/mnist/examples/7.f32 --clients 8 {QUICK}"),
+    "tune-efficientnet": (8, f"{TUNE} efficientnet --body models/efficientnet/examples --clients 8 {TEN} 1000"),
+    "tune-resnet18": (8, f"{TUNE} resnet18 --body models/resnet18/examples --clients 32 {TEN} 3000"),
+    "tune-resnet18-amx": (8, f"{TUNE} resnet18 --body models/resnet18/examples --clients 8 {TEN} 1000"),
 }
+AMX, NOT_AMX = ("vision-amx", "tune-resnet18-amx"), ("vision", "tune-resnet18")  # each of a machine with it, or without
 
 
 def anew(root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[float, str]] = PLAN) -> int:
     """Measure these figures; where none is named, those of the plan that are older than their code. Returns how many failed.
 
+    Those of another kind of machine, with AMX or without, are measured where they are named only.
     until: HH:MM of this day or the next; none begins that would end later. A figure whose measurement fails stays as it was.
     What each printed is in .slotwise/anew/NAME.log. Raises SlotwiseError.
     """
@@ -75,8 +90,8 @@ def anew(root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[
         raise SlotwiseError(f"there is no command for {', '.join(sorted(unknown))}", f"there is one for {', '.join(plan)}")
     ends = _next(until) if until else datetime.max
     if not names:
-        stale = older(root)
-        names = [name for name in plan if name in stale]
+        stale, other_machines = older(root), NOT_AMX if about()["machine"]["amx"] else AMX
+        names = [name for name in plan if name in stale and name not in other_machines]
     failed = 0
     for name in names:
         minutes, command = plan[name]
@@ -86,7 +101,7 @@ def anew(root: Path, names: Sequence[str], until: str, plan: Mapping[str, tuple[
             continue
         say(f"{name}: {minutes:g} minutes")
         began = time.monotonic()
-        good = _measured(root, name, [sys.executable, "-m", *shlex.split(command)])
+        good = _measured(root, name, _asked(name, command))
         say(f"{name}: {'measured' if good else 'FAILED'} in {(time.monotonic() - began) / 60:.1f} minutes")
         failed += not good
     return failed
@@ -107,6 +122,13 @@ def _next(clock: str) -> datetime:
     return at if at > now else at + timedelta(days=1)
 
 
+def _asked(name: str, command: str) -> list[str]:
+    """The command that writes this figure."""
+    if command.startswith(f"{SLOTWISE} "):
+        return [sys.executable, "-m", FIGURES, "keep", name, "--command", command]
+    return [sys.executable, "-m", *shlex.split(command), "--json", f"docs/figures/{name}.json"]
+
+
 def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
     """Whether it was measured; else its file is as it was."""
     file, log = root / "docs" / "figures" / f"{name}.json", root / ".slotwise" / "anew" / f"{name}.log"
@@ -117,7 +139,7 @@ def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
         file.unlink(missing_ok=True)  # a comparison would go on with the rounds that it has
         with log.open("wb") as output:
             done = subprocess.run(
-                [*command, "--json", str(file.relative_to(root))],
+                command,
                 cwd=root,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -3,11 +3,41 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from benchmarks.measuring.about import about
 from benchmarks.measuring.run import write
+from benchmarks.measuring.servers import server
+from slotwise.console import say
+
+WITH_SERVER = ("tune",)  # these commands ask one that runs
+UNTRAINED = ("resnet18", "ants_bees")  # weights and pictures would have to be downloaded
+CLI = (sys.executable, "-m", "slotwise.cli")
+
+
+def run(command: str, work: Path, target: Path) -> bool:
+    """Run a `slotwise` command about a model, which is built first, and keep what it prints. Whether it ran.
+
+    Where it asks a server, there is a TorchServe whose state is below `work`.
+    """
+    _, *words = shlex.split(command)
+    printed, began = work / "printed.json", time.monotonic()
+    with server(work) if words[0] in WITH_SERVER else nullcontext(), printed.open("wb") as output:
+        weights = ["--weights", "none"] if words[1] in UNTRAINED else []
+        subprocess.run([*CLI, "build", words[1], *weights], stdout=sys.stderr, check=True)
+        say(command)
+        good = subprocess.run([*CLI, *words, "--json"], stdout=output, check=False).returncode == 0
+    if good:
+        took = {"minutes": round((time.monotonic() - began) / 60, 1)}
+        write(printed, {**json.loads(printed.read_text("utf-8")), **took})
+        keep([printed], target, command)
+    return good
 
 
 def keep(files: Sequence[Path], target: Path, command: str = "") -> None:

@@ -112,7 +112,6 @@ CODE = {  # what each of docs/figures measures; what measures it counts as well
     "tune-mnist-8": (*TENSORS, "slotwise/tune"),
     **{name: (*VISION, "slotwise/tune") for name in ("tune-resnet18", "tune-resnet18-amx")},
     "tune-efficientnet": (*LITE0, "slotwise/tune"),
-    "tune-standin": (WORKER, "slotwise/tune"),
     "study": (*VISION, "slotwise/tune/live_bench.py"),
     "scale": ("slotwise/tune/simulate.py",),
     "nodes": ("slotwise/tune/simulate.py", "slotwise/server"),

@@ -13,7 +13,7 @@ from slotwise.tune.finals import Finalist, paired
 from slotwise.tune.space import TrialSetting
 
 Figures = Mapping[str, Any]
-TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-resnet18-amx", "tune-efficientnet", "tune-standin")
+TUNED = ("tune-mnist-64", "tune-mnist-8", "tune-resnet18", "tune-resnet18-amx", "tune-efficientnet")
 PUBLISHED_BATCH_MS = {8: 140, 16: 260, 32: 440, 64: 1040}  # ants and bees on Elastic Inference: 64 is dearer a picture than 32
 SHARE = 0.7  # how busy a pod shall be, docs/kubernetes.md
 

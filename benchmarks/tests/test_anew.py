@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import figures
 from benchmarks.comparison.parts import PARTS
+from benchmarks.measuring import keep
 from benchmarks.measuring.anew import PLAN, anew
 from benchmarks.pages.stale import CODE
 from slotwise.errors import SlotwiseError
 
+OF_SLOTWISE = ("bench", "roofline", "tune")
 GOOD = "import json, sys\nprint('measuring')\njson.dump({'new': sys.argv[1]}, open(sys.argv[-1], 'w'))"
 BAD = "open('docs/figures/bad.json', 'w').write('half of it')\nraise SystemExit(1)"
 
@@ -52,5 +55,18 @@ def test_what_cannot_be_meant_is_refused(root: Path, names: list[str], until: st
 @pytest.mark.parametrize("name", [*PLAN])
 def test_every_command_of_the_plan_is_one(name: str) -> None:
     module, part, *_ = PLAN[name][1].split()
-    assert part in {"benchmarks.figures": figures.PARTS, "benchmarks.compare": PARTS}[module]
+    assert part in {"benchmarks.figures": figures.PARTS, "benchmarks.compare": PARTS, "slotwise": OF_SLOTWISE}[module]
     assert name in CODE
+
+
+def test_what_a_command_about_a_model_printed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli = tmp_path / "cli.py"
+    cli.write_text("import json, sys\nprint(json.dumps({'asked': sys.argv[1:]}))\nsys.exit('--bad' in sys.argv)")
+    monkeypatch.setattr(keep, "CLI", (sys.executable, str(cli)))
+    target = tmp_path / "kept.json"
+    assert not keep.run("slotwise bench digits --bad", tmp_path, target)
+    assert not target.exists()
+    assert keep.run("slotwise bench digits --offline", tmp_path, target)
+    kept = json.loads(target.read_text())
+    assert (kept["asked"], kept["command"]) == (["bench", "digits", "--offline", "--json"], "slotwise bench digits --offline")
+    assert {"commit", "machine", "minutes", "tree"} <= kept.keys()
