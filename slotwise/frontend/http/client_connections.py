@@ -134,7 +134,7 @@ class OpenConnections:
     def __init__(self, limits: ConnectionLimits, trusted: TrustedProxies) -> None:
         self.limits, self.trusted = limits, trusted
         self._by_client: defaultdict[str, set[ClientConnection]] = defaultdict(set)
-        self._silent: defaultdict[str, Silent] = defaultdict(Silent)  # by client; "": of all
+        self._silent: defaultdict[str, Silent] = defaultdict(Silent)  # by client, and of "everybody"
         self._count = 0
         self._refused = set[ClientConnection]()
         self._looking: asyncio.TimerHandle | None = None
@@ -148,7 +148,7 @@ class OpenConnections:
             self._make_room(client, same, too_many)
         if self._count >= self.limits.max_connections:
             everybody = (one for those in self._by_client.values() for one in those)
-            self._make_room("", everybody, Refused(503, "too many connections at once", retry_after_s=1, close=True))
+            self._make_room("everybody", everybody, Refused(503, "too many connections at once", retry_after_s=1, close=True))
         self._by_client[client].add(connection)
         self._count += 1
         if self._looking is None:
