@@ -245,11 +245,10 @@ async def test_who_still_takes_its_answer_is_no_idler(make_front: MakeFront, mad
 @pytest.fixture
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every look at a connection that might make room; one look serves for the whole test."""
-    looks, usual = list[Any](), client_connections.Silent.look
+    silent, looks = client_connections.SilentConnections, list[Any]()
+    usual = silent.look
     monkeypatch.setattr(client_connections, "ROOM_EVERY_S", 600.0)
-    monkeypatch.setattr(
-        client_connections.Silent, "look", lambda self, ones, now: usual(self, (looks.append(one) or one for one in ones), now)
-    )
+    monkeypatch.setattr(silent, "look", lambda self, ones, now: usual(self, (looks.append(one) or one for one in ones), now))
     return looks
 
 

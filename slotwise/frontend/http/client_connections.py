@@ -110,7 +110,7 @@ class ClientConnection(Protocol):
 
 
 @dataclass
-class Silent:
+class SilentConnections:
     """Those of some connections that may make room, with when they became idle; who is missed least comes last.
 
     again_at: when they are looked for again, by the loop's time.
@@ -134,7 +134,7 @@ class OpenConnections:
     def __init__(self, limits: ConnectionLimits, trusted: TrustedProxies) -> None:
         self.limits, self.trusted = limits, trusted
         self._by_client: defaultdict[str, set[ClientConnection]] = defaultdict(set)
-        self._silent: defaultdict[str, Silent] = defaultdict(Silent)  # by client, and of "everybody"
+        self._silent: defaultdict[str, SilentConnections] = defaultdict(SilentConnections)  # by client, and of "everybody"
         self._count = 0
         self._refused = set[ClientConnection]()
         self._looking: asyncio.TimerHandle | None = None
