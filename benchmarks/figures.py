@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 from pathlib import Path
 
 from benchmarks.measuring.about import ROOT
@@ -100,12 +99,11 @@ def main() -> int:
 
         return 1 if anew(ROOT, options.names, options.until) else 0
     if options.part == "keep":
-        from benchmarks.measuring.keep import keep, run
+        from benchmarks.measuring.keep import keep, printed_by
 
         target = ROOT / "docs" / "figures" / f"{options.name}.json"
         if not options.files:
-            with tempfile.TemporaryDirectory(prefix="slotwise-figures-") as work:
-                return 0 if run(options.command, Path(work), target) else 1
+            return 1 if measured(lambda work: printed_by(options.command, work), target) is None else 0
         keep(options.files, target, options.command)
         return 0
     from benchmarks.measuring import parts

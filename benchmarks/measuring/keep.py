@@ -6,38 +6,33 @@ import json
 import shlex
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 from benchmarks.measuring.about import about
 from benchmarks.measuring.run import write
 from benchmarks.measuring.servers import server
-from slotwise.console import say
 
 WITH_SERVER = ("tune",)  # these commands ask one that runs
 UNTRAINED = ("resnet18", "ants_bees")  # weights and pictures would have to be downloaded
 CLI = (sys.executable, "-m", "slotwise.cli")
 
 
-def run(command: str, work: Path, target: Path) -> bool:
-    """Run a `slotwise` command about a model, which is built first, and keep what it prints. Whether it ran.
+def printed_by(command: str, work: Path) -> dict[str, Any]:
+    """What a `slotwise` command about a model prints, which is built first. Raises RuntimeError where it fails.
 
     Where it asks a server, there is a TorchServe whose state is below `work`.
     """
     _, *words = shlex.split(command)
-    printed, began = work / "printed.json", time.monotonic()
-    with server(work) if words[0] in WITH_SERVER else nullcontext(), printed.open("wb") as output:
-        weights = ["--weights", "none"] if words[1] in UNTRAINED else []
-        subprocess.run([*CLI, "build", words[1], *weights], stdout=sys.stderr, check=True)
-        say(command)
-        good = subprocess.run([*CLI, *words, "--json"], stdout=output, check=False).returncode == 0
-    if good:
-        took = {"minutes": round((time.monotonic() - began) / 60, 1)}
-        write(printed, {**json.loads(printed.read_text("utf-8")), **took})
-        keep([printed], target, command)
-    return good
+    weights = ["--weights", "none"] if words[1] in UNTRAINED else []
+    with server(work) if words[0] in WITH_SERVER else nullcontext():
+        for asked in (["build", words[1], *weights], [*words, "--json"]):
+            done = subprocess.run([*CLI, *asked], stdout=subprocess.PIPE, check=False)
+            if done.returncode:
+                raise RuntimeError(f"slotwise {shlex.join(asked)} ended with {done.returncode}")
+    return {**_told(json.loads(done.stdout)), "command": command}
 
 
 def keep(files: Sequence[Path], target: Path, command: str = "") -> None:
@@ -46,7 +41,7 @@ def keep(files: Sequence[Path], target: Path, command: str = "") -> None:
     To be called on the machine and the commit that were measured: they are taken from here.
     """
     each = [json.loads(file.read_text("utf-8")) for file in files]
-    together = {key: value for part in each for key, value in part.items() if key != "report"}  # a path of this machine
+    together = {key: value for part in each for key, value in _told(part).items()}
     loads = [load for part in each for load in part.get("loads", [])]
     command = command or together.get("command", "")
     if not command:
@@ -54,3 +49,8 @@ def keep(files: Sequence[Path], target: Path, command: str = "") -> None:
     known = about(command)
     result = {**together, **known, "machine": {**together.get("machine", {}), **known["machine"]}}
     write(target, {**result, "loads": loads} if loads else result)
+
+
+def _told(printed: dict[str, Any]) -> dict[str, Any]:
+    """All of it but a path of this machine."""
+    return {key: value for key, value in printed.items() if key != "report"}

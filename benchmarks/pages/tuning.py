@@ -33,8 +33,8 @@ def final(name: str) -> Callable[[Figures], str]:
         for entry in sorted(tuned["finalists"], key=lambda entry: -entry["req_s"]):
             roles = {"winner": "winner", "profile": "profile", "no parameters": "default"}
             is_a = ", ".join(role for role, key in roles.items() if tuned[key] == entry["setting"])
-            rounds = each(load["req_s"] for load in entry["rounds"]) if entry["rounds"] else "not kept"
-            won_by = winner and entry is not winner and entry["rounds"] and paired(_finalist(winner), _finalist(entry), "req_s")
+            rounds = each(load["req_s"] for load in entry["rounds"])
+            won_by = winner and entry is not winner and paired(_finalist(winner), _finalist(entry), "req_s")
             lines.append(
                 [setting(entry["setting"]), is_a, number(entry["req_s"]), rounds, number(entry["p99_ms"]), won_by or None]
             )

@@ -12,6 +12,7 @@ from benchmarks import figures
 from benchmarks.comparison.parts import PARTS
 from benchmarks.measuring import keep
 from benchmarks.measuring.anew import PLAN, anew
+from benchmarks.measuring.run import measured
 from benchmarks.pages.stale import CODE
 from slotwise.errors import SlotwiseError
 
@@ -64,9 +65,9 @@ def test_what_a_command_about_a_model_printed_is_kept(tmp_path: Path, monkeypatc
     cli.write_text("import json, sys\nprint(json.dumps({'asked': sys.argv[1:]}))\nsys.exit('--bad' in sys.argv)")
     monkeypatch.setattr(keep, "CLI", (sys.executable, str(cli)))
     target = tmp_path / "kept.json"
-    assert not keep.run("slotwise bench digits --bad", tmp_path, target)
+    assert not measured(lambda work: keep.printed_by("slotwise bench digits --bad", work), target)
     assert not target.exists()
-    assert keep.run("slotwise bench digits --offline", tmp_path, target)
+    assert measured(lambda work: keep.printed_by("slotwise bench digits --offline", work), target)
     kept = json.loads(target.read_text())
     assert (kept["asked"], kept["command"]) == (["bench", "digits", "--offline", "--json"], "slotwise bench digits --offline")
     assert {"commit", "machine", "minutes", "tree"} <= kept.keys()
