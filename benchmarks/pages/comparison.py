@@ -24,11 +24,6 @@ TEXTS = {
 }
 
 
-def command(part: str) -> Callable[[Figures], str]:
-    """What measured it, as it is called today."""
-    return lambda figures: f"    {figures[part]['command'].replace('scripts/compare.py', '-m benchmarks.compare')}"
-
-
 def ratios(part: str, system: str = "") -> Callable[[Figures], str]:
     """The ratios of one of our systems; "" for the fastest."""
 
@@ -187,7 +182,6 @@ def _to(cell: Mapping[str, Row], ours: str, other: str) -> str | None:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
-    **{f"{part}.command": command(part) for part in PARTS},
     **{f"{part}.rows": speeds(part) for part in PARTS},
     **{f"{part}.settings": settings(part) for part in PARTS},
     **{f"{part}.poison": poison(part) for part in PARTS},

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring.rounds import Ratio, Row, by_cell, median_interval, ratio
-from benchmarks.pages.stale import HISTORY
+from benchmarks.pages.stale import CODE, HISTORY
 
 Figures = Mapping[str, Any]
 
@@ -31,6 +31,19 @@ def with_spread(rounds: Ratio | None) -> str | None:
 def each(rounds: Iterable[float] | None) -> str | None:
     """The rounds' answers a second."""
     return " ".join(f"{value:.0f}" for value in rounds) if rounds else None
+
+
+def command(name: str) -> Callable[[Figures], str]:
+    """What measured it, as it is called today."""
+    old = {"scripts/compare.py": "-m benchmarks.compare", "scripts/figures.py": "-m benchmarks.figures"}
+
+    def line(figures: Figures) -> str:
+        asked = str(figures[name]["command"])
+        for before, now in old.items():
+            asked = asked.replace(before, now)
+        return f"    {asked}"
+
+    return line
 
 
 def text_rows(figures: Figures) -> str:
@@ -292,6 +305,7 @@ def bits_rows(figures: Figures) -> str:
 
 
 TABLES: dict[str, Callable[[Figures], str]] = {
+    **{f"{name}.command": command(name) for name in CODE},
     "text.rows": text_rows,
     "captions.rows": captions_rows,
     "gateway.rows": gateway_rows,
