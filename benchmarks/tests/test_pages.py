@@ -20,6 +20,7 @@ from benchmarks.pages.tuning import TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 FIGURES = load(ROOT)
+MACHINE = dict.fromkeys(("cpu", "cores", "avx2", "avx512", "amx"))
 
 
 @pytest.fixture
@@ -73,11 +74,11 @@ def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) 
     page = copy / "docs" / "measured-servers.md"
     others = page.read_text("utf-8").count("not measured yet")
     assert render(copy, check=False) == 0
-    assert page.read_text("utf-8").count("not measured yet") == others + 3
+    assert page.read_text("utf-8").count("not measured yet") == others + 4
     row = {"workload": "mnist, batch 16", "concurrency": 8, "rps": 1234.5, "p99_ms": 9.87, "lost": 0}
     rows = [{**row, "system": "torchserve"}, {**row, "system": "ray", "rps": 99.5, "lost": 2, "p99_ms": None}]
     rows += [{**one, "workload": "resnet18, batch 8"} for one in rows]
-    about = {"commit": "1", "date": "2026-11-22", "machine": dict.fromkeys(("cpu", "cores", "avx2", "avx512", "amx"))}
+    about = {"commit": "1", "date": "2026-11-22", "command": "python -m benchmarks.figures", "machine": MACHINE}
     figures.write_text(json.dumps({**about, "rows": rows}), "utf-8")
     assert render(copy, check=False) == 0
     written = page.read_text("utf-8")
@@ -87,7 +88,7 @@ def test_figures_that_are_not_there_yet_say_so_and_then_stand_there(copy: Path) 
 
 
 def test_the_originals_experiments_stand_beside_their_figures(copy: Path) -> None:
-    about = {"commit": "1", "date": "2026-11-22", "machine": dict.fromkeys(("cpu", "cores", "avx2", "avx512", "amx"))}
+    about = {"commit": "1", "date": "2026-11-22", "command": "python -m benchmarks.figures", "machine": MACHINE}
     row = {"workload": "captions", "concurrency": 64, "p99_ms": 90.5, "mean_batch": 1.0, "lost": 0}
     captions = [
         {**row, "system": size, "rps": rps, "rounds": [rps, rps]} for size, rps in (("batch 1", 40.0), ("batch 64", 500.0))
