@@ -58,8 +58,8 @@ class JavaWatch(threading.Thread):
     def run(self) -> None:
         """Until both APIs listen."""
         deadline = time.time() + UP_S
-        while (record := ServerRecord.load(self.state)) is None and time.time() < deadline:
-            time.sleep(0.01)
+        while ((record := ServerRecord.load(self.state)) is None or not record.pid) and time.time() < deadline:
+            time.sleep(0.01)  # a server that is about to start has a record, without a process
         assert record is not None
         java = psutil.Process(record.pid)
         self.started_s = started(record.pid)
@@ -126,6 +126,8 @@ def _start(work: Path, system: str) -> dict[str, float]:
     finally:
         watch.join(UP_S)
         stop(record)
+    if not watch.up_s:
+        raise RuntimeError("nobody saw Java start")
     log = (record.state_dir / "logs" / "model_log.log").read_text("utf-8", "replace")
     java, worker = watch.up_s - watch.started_s, _logged(log, "worker started") - worker_s
     model, whole = _logged(log, "slotwise worker: ") - _logged(log, "worker started"), ended_s - began_s
