@@ -91,7 +91,8 @@ def replicas(figures: Figures) -> str:
     for model, n, workers in (("digits", 16, 1), ("resnet18", 8, 1)):
         a, b = figures[f"offline-{model}"]["line"].values()
         most = workers * 1000 * n / (a * n + b)
-        lines.append([f"`{model}`", f"{a:.3g}", f"{b:.3g}", n, workers, round(most), *(math.ceil(rate / (SHARE * most)) for rate in rates)])
+        pods = [math.ceil(rate / (SHARE * most)) for rate in rates]
+        lines.append([f"`{model}`", f"{a:.3g}", f"{b:.3g}", n, workers, round(most), *pods])
     return table(["model", "a", "b", "n", "workers", "at most", *(f"{rate:,}/s".replace(",", " ") for rate in rates)], lines)
 
 
