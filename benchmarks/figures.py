@@ -69,10 +69,9 @@ def arguments() -> argparse.Namespace:
             part.add_argument("--commit", required=True)
         if name == "study":
             part.add_argument("--model", default="resnet18", help="a model's name or folder")
-    keep = commands.add_parser("keep", help="what a slotwise command measured here just now, as docs/figures/NAME.json")
+    keep = commands.add_parser("keep", help="run a slotwise command that measures a model; write docs/figures/NAME.json")
     keep.add_argument("name")
-    keep.add_argument("files", type=Path, nargs="*", metavar="FILE", help="tune.json, or what `slotwise bench --json` printed")
-    keep.add_argument("--command", default="", help="what measured it, where the file does not say; without a FILE it is run")
+    keep.add_argument("--command", required=True, help="`slotwise tune MODEL ...`, for example")
     commands.add_parser("stale", help="which figures are older than the code they measure; 1 where any is")
     anew = commands.add_parser("anew", help="measure the figures that are older than their code, each by its command")
     anew.add_argument("names", nargs="*", metavar="NAME", help="these only, older or not")
@@ -99,13 +98,10 @@ def main() -> int:
 
         return 1 if anew(ROOT, options.names, options.until) else 0
     if options.part == "keep":
-        from benchmarks.measuring.keep import keep, printed_by
+        from benchmarks.measuring.keep import printed_by
 
         target = ROOT / "docs" / "figures" / f"{options.name}.json"
-        if not options.files:
-            return 1 if measured(lambda work: printed_by(options.command, work), target) is None else 0
-        keep(options.files, target, options.command)
-        return 0
+        return 1 if measured(lambda work: printed_by(options.command, work), target) is None else 0
     from benchmarks.measuring import parts
 
     figures = measured(lambda work: getattr(parts, options.part)(options, work), options.json)

@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.measuring.about import about, machine
 from benchmarks.measuring.about import commit as checked_out
-from benchmarks.measuring.keep import keep
 from benchmarks.measuring.rounds import Cell, Reading, in_turn, median_interval, ratio
 from benchmarks.pages import stale
 from benchmarks.pages.markers import MEND, load, render
@@ -179,19 +178,6 @@ def test_what_is_measured_now_says_where_and_with_what() -> None:
     assert known["command"] == "a command"
     assert {"cpu", "cores", "amx", "avx512", "avx2", "packages"} <= machine().keys()
     assert machine()["packages"]["torch"]
-
-
-def test_what_slotwise_measured_is_kept_with_all_that(tmp_path: Path) -> None:
-    files = [tmp_path / "1.json", tmp_path / "8.json"]
-    for file in files:
-        file.write_text(json.dumps({"model": "digits", "loads": [{"clients": int(file.stem)}]}), "utf-8")
-    with pytest.raises(SystemExit, match="--command"):
-        keep(files, tmp_path / "kept.json")
-    keep(files, tmp_path / "kept.json", "slotwise bench digits --json")
-    kept = json.loads((tmp_path / "kept.json").read_text("utf-8"))
-    assert [load["clients"] for load in kept["loads"]] == [1, 8]
-    assert kept["command"] == "slotwise bench digits --json"
-    assert kept["machine"]["packages"]["torch"]
 
 
 def test_ants_batches_stand_beside_what_was_published() -> None:
