@@ -20,7 +20,7 @@ from slotwise.errors import SlotwiseError  # noqa: E402
 from slotwise.model_spec import ModelSpec  # noqa: E402
 from slotwise.worker import Settings, engines  # noqa: E402
 from slotwise.worker.engines import load_engine, processor  # noqa: E402
-from slotwise.worker.engines.pretrained import load_pretrained  # noqa: E402
+from slotwise.worker.engines.pretrained import load_pretrained, suited  # noqa: E402
 from slotwise.worker.engines.torch import as_set_here, build_module  # noqa: E402
 from slotwise.worker.labels import probabilities  # noqa: E402
 from slotwise.zoo import agreement, vision  # noqa: E402
@@ -170,6 +170,15 @@ def test_a_file_without_the_module_that_was_named_is_refused(tmp_path: Path) -> 
 def test_a_folder_without_a_model_is_no_name_to_look_for_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no config\.json in the folder model"):
         load_pretrained("AutoModel", tmp_path / "model", "cpu", "fp32")
+
+
+def test_small_weights_have_one_thread_of_every_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CTranslate2's MKL takes as many as the environment says: two were four times slower than the one that was asked for."""
+    monkeypatch.setattr(os, "environ", {"MKL_NUM_THREADS": "2"})
+    assert suited(Settings(threads=2), {"threads": 1}).threads == 1
+    assert os.environ["MKL_NUM_THREADS"] == "1"
+    assert suited(Settings(threads=2), {"threads": None}).threads == 2
+    assert os.environ["MKL_NUM_THREADS"] == "2"
 
 
 def test_the_build_compares_every_engine_and_leaves_nothing_measured_in_the_archive(

@@ -32,7 +32,9 @@ def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
     """
     if settings.device == "cuda":  # pragma: no cover  needs a GPU
         set_up_cuda(settings.memory_fraction)
-    return settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
+    fitting = settings.but(threads=min(settings.threads, facts.get("threads") or settings.threads))
+    fitting.limit_threads()  # CTranslate2's MKL goes by the environment, whatever its caller names
+    return fitting
 
 
 def precision_of(settings: Settings) -> str:
