@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +18,15 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
 from slotwise.worker.labels import RAW_NUMBERS, ClassifierAnswers, in_words
+from slotwise.worker.tensors.raw_numbers import BINARY
 
 NEUTRAL = {"mean": 0, "std": 1}
-BINARY = re.compile(rb"[^\t\r\n -~]").search  # what no text of letters, digits and signs has
 EXACT = 1 << 53  # float64 holds every whole number below
 
 
 class TensorClassifier(BatchHandler):
+    raw_numbers = True
+
     def load(self, model_dir: Path, settings: Settings) -> Any:
         spec = settings.model["input"]
         self.shape, self.dtype = tuple(spec["shape"]), np.dtype(spec.get("dtype", "float32"))

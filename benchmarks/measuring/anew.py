@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -138,18 +139,25 @@ def _measured(root: Path, name: str, command: Sequence[str]) -> bool:
     try:
         file.unlink(missing_ok=True)  # a comparison would go on with the rounds that it has
         with log.open("wb") as output:
-            done = subprocess.run(
-                command,
-                cwd=root,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
+            code = _ended(
+                subprocess.Popen(
+                    command, cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                )
             )
-        good = done.returncode == 0 and file.exists()
+        good = code == 0 and file.exists()
     finally:
         if not good:
             file.unlink(missing_ok=True)
             if before:
                 file.write_bytes(before)
     return good
+
+
+def _ended(job: subprocess.Popen[bytes]) -> int:
+    """Its exit code. Ctrl-C is handed on, and it has the time to end the servers that it has started."""
+    try:
+        return job.wait()
+    except KeyboardInterrupt:
+        job.send_signal(signal.SIGINT)
+        job.wait()
+        raise

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from benchmarks import figures
 from benchmarks.comparison.parts import PARTS
 from benchmarks.measuring import keep
-from benchmarks.measuring.anew import PLAN, anew
+from benchmarks.measuring.anew import PLAN, _ended, anew
 from benchmarks.measuring.run import measured
 from benchmarks.pages.stale import CODE
 from slotwise.errors import SlotwiseError
@@ -51,6 +55,18 @@ def test_none_begins_that_would_end_later(root: Path) -> None:
 def test_what_cannot_be_meant_is_refused(root: Path, names: list[str], until: str) -> None:
     with pytest.raises(SlotwiseError):
         anew(root, names, until, {"bad": (1, "bad")})
+
+
+def test_ctrl_c_waits_until_what_runs_has_ended_its_own(tmp_path: Path) -> None:
+    program = "import sys, time\ntry:\n    print('runs', flush=True)\n    time.sleep(60)\n"
+    program += "except KeyboardInterrupt:\n    time.sleep(0.5)\n    open('ended', 'w').close()"
+    job = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True)
+    assert job.stdout is not None
+    job.stdout.readline()
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        _ended(job)
+    assert (tmp_path / "ended").exists()
 
 
 @pytest.mark.parametrize("name", [*PLAN])

@@ -36,6 +36,7 @@ class BatchHandler:
 
     max_rows: ClassVar[int | None] = None
     streams: bool = False  # a StreamHandler's do
+    raw_numbers: bool = False  # beside a `decode`: bodies that are exactly the input's numbers never come to it
 
     settings: Settings
     model_dir: Path = Path()

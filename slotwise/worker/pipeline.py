@@ -37,6 +37,7 @@ from slotwise.worker.separability.first_batches import FirstBatches
 from slotwise.worker.separability.proof import keep_rows_apart
 from slotwise.worker.separability.verdict import Verdict
 from slotwise.worker.slot_errors import DeadlineExceeded, ModelFault, SlotError, Unavailable
+from slotwise.worker.tensors.raw_numbers import RawNumbers
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Pipeline:
         self.padding = Padding(self.settings.padding, handler.max_rows or self.settings.batch_size)
         self.isolation = Isolation(self.hooks.attempt, self.padding, self._alive, self.hooks.release)
         self.decoders = Decoders(1 if handler._reads_alone else self.settings.decode_threads)
+        self.raw = RawNumbers.of(handler)  # bodies that need no `decode`
         self.verdict = Verdict(None, "it was not tried")
         self.first_batches: FirstBatches | None = None  # where not everything is proven
         self.gone: Callable[[], Collection[int]] = tuple
@@ -164,8 +166,9 @@ class Pipeline:
         estimated = self.hooks.estimates or any(request.headers.encoding for request in batch.requests)
         costs = admit(batch, budget, self.hooks.cost) if estimated else {}
         open_slots = [i for i, slot in enumerate(batch.slots) if slot.error is None]
-        light, heavy = quickest_first(batch, open_slots, costs, budget)
-        decoded = self._decode_together(batch, light, budget)
+        decoded = self._read_at_once(batch, open_slots)
+        light, heavy = quickest_first(batch, [i for i in open_slots if i not in decoded], costs, budget)
+        decoded |= self._decode_together(batch, light, budget)
         for i in heavy:  # one at a time: together they would take too much memory
             if budget.over(budget.decode_until):
                 break
@@ -176,6 +179,12 @@ class Pipeline:
                 batch.accept(i, items)
             else:
                 batch.reject(i, items or Unavailable("there was no time left to decode this body"))
+
+    def _read_at_once(self, batch: Batch, slots: list[int]) -> dict[int, list[object] | SlotError | None]:
+        """The items of those requests that nobody's code is needed to read."""
+        if self.raw is None or self.apart:
+            return {}
+        return {i: items for i in slots if (items := self.raw.read(batch.requests[i])) is not None}
 
     def _decode_together(self, batch: Batch, slots: list[int], budget: Budget) -> dict[int, list[object] | SlotError | None]:
         """Decode the requests of these slots side by side: the items of each, its SlotError, or None where time ran out."""
