@@ -18,7 +18,7 @@ import numpy as np
 
 from slotwise.worker import BadRequest, BatchHandler, Headers, Request, Settings, Unprocessable
 from slotwise.worker.labels import RAW_NUMBERS, ClassifierAnswers, in_words
-from slotwise.worker.tensors.raw_numbers import BINARY
+from slotwise.worker.tensors.raw_numbers import BINARY, RawNumbers
 
 NEUTRAL = {"mean": 0, "std": 1}
 EXACT = 1 << 53  # float64 holds every whole number below
@@ -30,8 +30,7 @@ class TensorClassifier(BatchHandler):
     def load(self, model_dir: Path, settings: Settings) -> Any:
         spec = settings.model["input"]
         self.shape, self.dtype = tuple(spec["shape"]), np.dtype(spec.get("dtype", "float32"))
-        self.raw = self.dtype.newbyteorder("<")
-        self.bytes = int(np.prod(self.shape)) * self.dtype.itemsize
+        self.raw = RawNumbers(self.dtype, self.shape)
         self.expected = f"expected {self.dtype} of shape {'x'.join(map(str, self.shape))}"
         sides = [-1] + [1] * (len(self.shape) - 1)
         self.mean, self.std = (np.reshape(np.float32(spec.get(key) or neutral), sides) for key, neutral in NEUTRAL.items())
@@ -65,9 +64,9 @@ class TensorClassifier(BatchHandler):
         return self.answers.rows(super().predict(inputs))
 
     def from_raw(self, body: bytes) -> Any:
-        if len(body) != self.bytes:
-            raise BadRequest(f"{self.expected}: {self.bytes} bytes, little-endian; got {len(body)} bytes")
-        return np.frombuffer(body, self.raw).reshape(self.shape)
+        if len(body) != self.raw.bytes:
+            raise BadRequest(f"{self.expected}: {self.raw.bytes} bytes, little-endian; got {len(body)} bytes")
+        return self.raw.shown(body)
 
     def from_npy(self, body: bytes) -> Any:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -158,6 +159,6 @@ def _ended(job: subprocess.Popen[bytes]) -> int:
     try:
         return job.wait()
     except KeyboardInterrupt:
-        job.send_signal(signal.SIGINT)
+        os.killpg(job.pid, signal.SIGINT)  # as a terminal does: it may wait for a process itself
         job.wait()
         raise

@@ -25,7 +25,7 @@ def about(model_dir: Path) -> dict[str, Any]:
 
 
 def suited(settings: Settings, facts: Mapping[str, Any]) -> Settings:
-    """The settings with no more threads than these weights gain from.
+    """The settings with no more threads than these weights gain from; libraries that are loaded later are told so, too.
 
     That is `facts["threads"]`, where it is given: the demonstration models are several times slower with two threads than
     with one. On CUDA this also limits this worker's share of the GPU's memory.

@@ -1,8 +1,8 @@
 """Read a body that is the input's own numbers, one after the other, without any code of its author.
 
-A change of threads, which an author's `decode` needs (decoders.py), takes longer than that: on some machines twice as long as
-all that is left of a small tensor's request. So such a body is read in the batch's own thread. Nothing can keep that up: it
-is a look at a few bytes, whatever they are. Every other body goes to `decode`, and so does one that may be meant otherwise.
+A change of threads, which an author's `decode` needs (decoders.py), takes longer than that: on some machines as long as all
+that is left of a small tensor's request. So such a body is read in the batch's own thread. Nothing can hold that up: it is a
+look at a few bytes, whatever they are. Every other body goes to `decode`, and so does one that may be meant otherwise.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ class RawNumbers:
         body, headers = request.body, request.headers
         if type(body) is not bytes or len(body) != self.bytes or headers.encoding or request.is_late:
             return None
-        if request.more or request.fields or request.unclear or request.refused:
+        if request.more or request.fields or request.unclear:
             return None
         kind = headers.get("content-type", "")
         if kind != RAW_NUMBERS and (kind.lower() not in PLAIN_TYPES or body.startswith(ELSE) or not BINARY(body)):
             return None
-        array = np.frombuffer(body, self.dtype).reshape(self.shape)
+        array = self.shown(body)
         return [array] if np.isfinite(array).all() else None
+
+    def shown(self, body: bytes) -> Any:
+        """The array that a body of so many bytes is."""
+        return np.frombuffer(body, self.dtype).reshape(self.shape)
