@@ -122,6 +122,13 @@ def test_who_has_another_decode_is_asked() -> None:
     assert raw_of(Summed(), shape=(MOST_BYTES,)) is None
 
 
+def test_numbers_of_no_shape_are_an_error_at_the_start() -> None:
+    handler = Summed()
+    handler.settings = Settings(model={})
+    with pytest.raises(ValueError, match=r"says no \[input\] with a shape"):
+        RawNumbers.of(handler)
+
+
 def test_a_handler_that_leaves_something_for_later_decodes_each_body_itself() -> None:
     class Leaves(Summed):
         raw_numbers = True

@@ -34,13 +34,18 @@ class RawNumbers:
 
     @classmethod
     def of(cls, handler: BatchHandler) -> RawNumbers | None:
-        """What the handler's `raw_numbers` says; None where it is not said beside the `decode` that holds."""
+        """What the handler's `raw_numbers` says; None where it is not said beside the `decode` that holds.
+
+        Raises ValueError where nothing says how many numbers an input has.
+        """
         own = vars(type(handler))
         if own.get("raw_numbers") is not True or "decode" not in own or {"decode", "read"} & {*vars(handler)}:
             return None
         if handler._reads_alone or type(handler).read is not BatchHandler.read:
             return None
-        spec = handler.model["input"]
+        spec = handler.model.get("input", {})
+        if "shape" not in spec:
+            raise ValueError("raw_numbers is True, but model.toml says no [input] with a shape")
         raw = cls(spec.get("dtype", "float32"), tuple(spec["shape"]))
         return raw if 0 < raw.bytes <= MOST_BYTES and raw.dtype.kind in "iuf" else None
 
