@@ -1,4 +1,4 @@
-"""The tables of benchmarks/compare.py's parts: speed, ratios, settings, what bad requests cost, and the commands."""
+"""The tables of benchmarks/compare.py's parts: speed, ratios, settings, and what bad requests cost."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from benchmarks.comparison.results import kind, ratios
 from benchmarks.comparison.systems import Http, ModelServer
 from benchmarks.measuring.rounds import Cell, Reading, rows
 from benchmarks.pages.comparison import OURS, TABLES
+from benchmarks.pages.tables import command
 from slotwise.bench.http_connection import Target
 from slotwise.files.project import state_dir
 
@@ -133,7 +134,7 @@ def test_every_part_has_its_tables() -> None:
     assert "our decoder, openvino-fp32" in TABLES["engines.settings"](figures)
     assert "* ray-engine is left out: it ended" in TABLES["engines.settings"](figures)
     assert "| stock | 56 | 0 | 8 | 8 | 7 x 400, 1 x none |" in TABLES["vision.poison"](figures)
-    assert "    python -m benchmarks.compare engines" in TABLES["vision.command"](figures)
+    assert "    python -m benchmarks.compare engines" in command("vision")(figures)
     assert "| 720 | 8 |" in TABLES["vision.ratios.fp32"](figures)
 
 
