@@ -50,7 +50,7 @@ PLAN = {  # figure: the minutes that it takes, where its JSON does not tell, and
     "adversaries": (8, f"{FIGURES} adversaries --rounds 5 --seconds 10"),
     "disasters": (12, f"{FIGURES} disasters --rounds 20"),
     "translation": (8, f"{FIGURES} stress"),
-    "mnist_triton": (8, f"{FIGURES} mnist_triton {LONG}"),
+    "mnist_triton": (50, f"{FIGURES} mnist_triton {LONG}"),
     "own_host": (14, f"{FIGURES} own_host {LONG}"),
     "gateway": (14, f"{FIGURES} gateway --rounds 10 --seconds 5"),
     "hosts": (18, f"{FIGURES} hosts {LONG}"),
