@@ -168,9 +168,8 @@ async def test_each_request_needs_the_key_and_has_its_deadline(
     narrow = keys.add(tmp_path / "keys.json", "narrow", ("captions",))
     front.gateway.keys = KeyFile(tmp_path / "keys.json")
     async with server_of(front.gateway) as (_, channel):
-        with pytest.raises(
-            grpc.aio.AioRpcError
-        ) as error:  # nothing is sent: grpcio's client says INTERNAL of what it can't write
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            # It sends nothing: where the call has ended, grpcio's client says INTERNAL of what it cannot write.
             await stream_of(channel, timeout=60).read()
         assert error.value.code().name == "UNAUTHENTICATED"
         assert (await asked(channel, infer("a", "one"), x_api_key=mine))["one"] == [("one", ["a"], False)]
